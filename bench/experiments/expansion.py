@@ -28,6 +28,7 @@ from bench.experiments.grid_schema import (
     Condition,
     GridSpec,
     Reproduces,
+    as_list,
     matches,
     require_few,
     without,
@@ -142,6 +143,8 @@ def expand(
             used.add("rounds")
         cells.setdefault((cell.dataset, cell.id), cell)
     wrong.append(Refused({}, _unused(overrides, used, methods, cells.values())))
+    if budget == grid.usual_budget and not overrides:  # others may have fewer rounds, and leave out what they lack
+        wrong.append(Refused({}, [of_file + line for line in _figures_without_rounds(grid, cells.values())]))
     wrong = [point for point in wrong if point.mistakes]
     if refused is not None:
         refused += wrong
@@ -315,6 +318,20 @@ def _unused(
     return mistakes
 
 
+def _figures_without_rounds(grid: GridSpec, cells: Iterable[Cell]) -> list[str]:
+    """One sentence for every figure that names no round which a cell has."""
+    most, mistakes = max((cell.config.rounds for cell in cells), default=0), []
+    for number, figure in enumerate(grid.report.figures):
+        named = [*as_list(getattr(figure, "round", None)), *as_list(getattr(figure, "rounds", None))]
+        rounds = [one for one in named if one is not None]
+        if most and rounds and all(isinstance(one, int) and one > most for one in rounds):
+            mistakes.append(
+                f"report.figures.{number}: {figure.kind} shows round {', '.join(map(str, rounds))}, but runs have {most} "
+                "rounds; name one of these, or last."
+            )
+    return mistakes
+
+
 def _options_of_base(config: RunConfig) -> dict[str, Mapping[str, Any]]:
     """Option of the method inside a wrapper -> the wrapper as a dict; {} without a wrapper."""
     base = config.algorithm.get("base")
@@ -344,7 +361,10 @@ def _options_of_all(grid: GridSpec) -> set[str]:
 
 def _unknown_keys(grid: GridSpec) -> dict[str, str]:
     """Key that is neither a setting nor an option of a method -> a sentence with its place in the grid."""
-    parts = {"settings": (grid.settings, {}), "axes": (grid.axes, {})}
+    parts: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "settings": (grid.settings, {}),
+        "axes": (grid.axes, {}),
+    }
     parts |= {f"conditions.{number}.set": (one.set, one.when) for number, one in enumerate(grid.conditions)}
     parts |= {f"tuning.{number}.options": (one.options, one.when) for number, one in enumerate(grid.tuning)}
     for name, budget in grid.budgets.items():

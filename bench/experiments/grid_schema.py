@@ -40,7 +40,6 @@ from datasets.partitions import counts_clients, parse, usual_clients
 
 PAPER = "paper"  # the budget of the grid of a paper as it is
 FULL = "full"  # the same of a grid of one's own, which reproduces no paper
-_SMALLER = ("small", "smoke")  # budgets that cut all grids
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
 Values = Annotated[list, Field(min_length=1)]
 Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]
@@ -543,30 +542,6 @@ class GridSpec(Part):
                 raise ValueError(REGISTRY[figure.kind].failure(error)) from error
         return self
 
-    @model_validator(mode="after")
-    def _figures_are_of_rounds_that_there_are(self) -> "GridSpec":
-        """A round that runs of some budgets do not have is left out there; one that no run has is a mistake."""
-        budgets = [budget for name, budget in self.budgets.items() if name not in _SMALLER]
-        conditions = [*self.conditions, *(condition for budget in budgets for condition in budget.conditions)]
-        sets = [condition.set for condition in conditions if self._may_match(condition)]
-        given = [
-            part["rounds"] for part in (self.settings, *sets, *(one.settings for one in budgets)) if "rounds" in part
-        ]
-        given += [
-            rounds
-            for part in (self.axes, *(one.axes for one in budgets), *(one.options for one in self.tuning))
-            for rounds in part.get("rounds", [])
-        ]
-        most = max((rounds for rounds in given if isinstance(rounds, int)), default=_setting({}, "rounds"))
-        for figure in self.report.figures:
-            named = [getattr(figure, "round", None), *as_list(getattr(figure, "rounds", None))]
-            if beyond := [str(number) for number in named if isinstance(number, int) and number > most]:
-                raise ValueError(
-                    f"The figure {figure.kind} names round {', '.join(beyond)}, but runs have {most} rounds; name one of "
-                    "these, or last."
-                )
-        return self
-
     @property
     def known_settings(self) -> list[str]:
         """Names of all settings, and of the options of methods that it varies or sets."""
@@ -589,9 +564,9 @@ class GridSpec(Part):
         sets = (tuning for tuning in self.tuning if tuning.is_searched)
         return here is not None and here.tuning == "all" and any(map(self._may_match, sets))
 
-    def _may_match(self, part: Tuning | Condition) -> bool:
-        """Whether the values on the axes leave it open that a tuning set, or a condition, holds for some cell."""
-        on_axes = ((as_list(value), self.axes[key]) for key, value in part.when.items() if key in self.axes)
+    def _may_match(self, tuning: Tuning) -> bool:
+        """Whether the values on the axes leave it open that a tuning set holds for some cell."""
+        on_axes = ((as_list(value), self.axes[key]) for key, value in tuning.when.items() if key in self.axes)
         return all(set(map(str, wanted)) & set(map(str, there)) for wanted, there in on_axes)
 
     def digest(self, budget: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -215,6 +216,32 @@ def test_an_option_on_an_axis_goes_to_the_methods_that_have_it():
     ]
     with pytest.raises(ConfigError, match="Unknown setting 'num_cluster'. Did you mean 'num_clusters'"):
         expand(make_grid("mine", {"axes": axes, "settings": {"num_cluster": 3}}), "paper")
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "most"),
+    [
+        ("fedavg", [99], 5),
+        ("fedavg", [1, 99], None),
+        ("fedavg", ["last"], None),
+        ("fedconcat", [11], 10),
+        ("fedconcat", [10], None),
+    ],
+)
+def test_a_figure_of_rounds_that_no_run_has_is_refused(method, rounds, most):
+    """A method with stages has other rounds than the setting says; smaller budgets leave out what they do not have."""
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": [method]}
+    stages = (
+        {"encoder_rounds": 3, "classifier_rounds": 7, "num_clusters": 2} if method == "fedconcat" else {"rounds": 5}
+    )
+    report = {"figures": [{"kind": "weight-norms", "rounds": rounds}]}
+    grid = make_grid("mine", {"title": "t", "axes": axes, "settings": {"clients": 4, **stages}, "report": report})
+    sentence = (
+        f"^grid mine: report.figures.0: weight-norms shows round {rounds[0]}, but runs have {most} rounds; name one"
+    )
+    with pytest.raises(ConfigError, match=sentence) if most else nullcontext():
+        assert expand(grid, "full")
+    assert expand(grid, "smoke")
 
 
 @pytest.mark.parametrize(

@@ -134,11 +134,6 @@ def line_of(text):
         (DRIFT, "kind: drift, round: 1", "drift: Unknown key 'round'. Did you mean 'rounds'? Known: kind, rounds."),
         (DRIFT, "kind: drift, rounds: [0]", "A round must be a positive integer or last, but got 0."),
         (
-            DRIFT,
-            "kind: drift, rounds: [1, 99]",
-            "The figure drift names round 99, but runs have 3 rounds; name one of these, or",
-        ),
-        (
             DRIFT.replace("return [Probe(self.kind, number) for", "return [(number) for"),
             "kind: drift",
             "probes in mylab/figures/drift.py, line 17, returned a list, but a list of Probe is expected; write return [Probe(",
