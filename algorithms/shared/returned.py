@@ -1,19 +1,13 @@
 """What hooks return: a wrong kind of value is told with the hook, its file and its line."""
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
-import algorithms
 from algorithms.shared.tree import Tree
-
-Hook = Callable[..., Any]
-
-
-class HookError(ValueError):
-    """A hook has returned what it must not; the message is one sentence."""
+from bench.errors import HookError
+from bench.hooks import Hook, place_of
 
 
 def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of tensors") -> Tree:
@@ -24,7 +18,7 @@ def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of ten
     """
     for entry, leaf in _odd_leaves(returned):
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
+            f"{place_of(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
             "torch.zeros(())."
         )
     return returned
@@ -43,8 +37,8 @@ def server_parts_of(hook: Hook, returned: Any) -> tuple[Tree, Tree]:
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(returned)}, but the pair (params, server) is expected; write return params, "
-            "server."
+            f"{place_of(hook)}, returned {_in_words(returned)}, but the pair (params, server) is expected; write return "
+            "params, server."
         )
     params, server = returned
     tensors_of(hook, {"params": params, "server": server}, "states are trees of tensors")
@@ -59,13 +53,13 @@ def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
     """
     if not isinstance(metrics, Mapping):
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(metrics)}, but a dict of names and scalars is expected; write "
+            f"{place_of(hook)}, returned {_in_words(metrics)}, but a dict of names and scalars is expected; write "
             '{"drift": tree.norm(...)}.'
         )
     for name, value in metrics.items():
         if not isinstance(value, int | float) and not (isinstance(value, Tensor) and not value.ndim):
             raise HookError(
-                f"{_place(hook)}, returned {_in_words(value)} as the metric {name}, but a metric is a scalar tensor or a "
+                f"{place_of(hook)}, returned {_in_words(value)} as the metric {name}, but a metric is a scalar tensor or a "
                 "number; reduce it, by .mean() or tree.norm(...)."
             )
     return dict(metrics)
@@ -89,12 +83,3 @@ def _in_words(value: Any) -> str:
     if value is None:
         return "None"
     return f"the {type(value).__name__} {value}" if isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def _place(hook: Hook) -> str:
-    """Name, file and line of a hook: "server_step in mylab/algorithms/fedmine.py, line 20"."""
-    code = getattr(hook, "__code__", None)
-    if code is None:
-        return "what runs on a client"
-    entries = (entry.place for entry in algorithms.REGISTRY.values() if str(entry.path) == code.co_filename)
-    return f"{code.co_name} in {next(entries, Path(code.co_filename).name)}, line {code.co_firstlineno}"

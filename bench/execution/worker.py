@@ -20,7 +20,7 @@ from bench.config.code_version import code_version
 from bench.config.plain import TRACE
 from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
-from bench.errors import StoreError
+from bench.errors import HookError, StoreError
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
@@ -302,7 +302,7 @@ def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]
     """
     text = "".join(traceback.format_exception(error))
     first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    reason = str(error) if isinstance(error, DamagedState) else first_line
+    reason = str(error) if isinstance(error, DamagedState | HookError) else first_line
     if config:
         named = [algorithms.REGISTRY.get(name) for name in methods_in(config.algorithm)]
         entries = [entry for entry in (*named, models.REGISTRY.get(config.model)) if entry]
