@@ -5,7 +5,6 @@ methods need, is in `algorithms.shared`.
 """
 
 import ast
-import difflib
 import functools
 import importlib
 import inspect
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import imports
+from bench.hooks import require_hooks
 from bench.registry import Entry, Registry, registered
 
 if TYPE_CHECKING:  # imported when first asked for, because they need torch
@@ -123,7 +123,7 @@ def load(name: str) -> "type[Algorithm]":
 
     Raises:
         ValueError: if there is no method of that name, or its file cannot be imported, or its class has options but is no
-            dataclass, or a hook by an earlier or a misspelt name, which nothing would call.
+            dataclass, or a hook by an earlier name, or wrong ones (see `bench.hooks.require_hooks`).
     """
     entry = REGISTRY.find(name)
     try:
@@ -147,22 +147,8 @@ def load(name: str) -> "type[Algorithm]":
         f"{once} to {now}" for once, now in _RENAMED.items() if hasattr(method, once) and once not in options
     ]:
         raise ValueError(f"{where} has hooks by earlier names: rename {', '.join(earlier)}.")
-    if wrong := _misspelt_hooks(method):
-        meant = ", ".join(f"{name} ({hook}?)" for name, hook in wrong.items())
-        raise ValueError(
-            f"{where} has methods that nothing calls, with names almost like hooks: {meant}. "
-            "Correct them, or begin the name of a helper with _."
-        )
+    require_hooks(entry, method, "RoundBased", "init", "step", "deploy")
     return method
-
-
-@functools.cache  # a grid loads each method for each of its cells
-def _misspelt_hooks(method: type) -> dict[str, str]:
-    """Public functions of a method that are no hooks -> the hook that each name resembles: the method would run without it."""
-    own = {name for name, part in vars(method).items() if callable(part) and not name.startswith("_")}
-    hooks = {name for kind in method.__mro__[1:] for name in dir(kind)}
-    close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in own - hooks}
-    return {name: found[0] for name, found in close.items() if found}
 
 
 def make(name: str, **options: Any) -> "Algorithm":
@@ -227,13 +213,16 @@ def title_of(name: str) -> str:
 
 def version_of(name: str) -> tuple[int, str]:
     """The version of a method, and the comment beside it on what the version before did, "" without one: read from its file, in
-    its class or a class of that file that it extends."""
+    its class or that of a method that it extends, in this file or another one."""
     entry = REGISTRY.find(name)
     text, class_name = _text(entry.path), entry.target
+    modules = {other.module: other.path for other in REGISTRY.values()}
     while found := re.search(rf"^class {class_name}\((\w+)\):\n((?:[ ].*\n|\n)*)", text, re.MULTILINE):
         if version := _VERSION.search(found[2]):
             return int(version[1]), version[2] or ""
         class_name = found[1]
+        elsewhere = re.search(rf"^from (\S+) import .*\b{class_name}\b", text, re.MULTILINE)
+        text = _text(modules[elsewhere[1]]) if elsewhere and elsewhere[1] in modules else text
     return 1, ""
 
 

@@ -21,6 +21,7 @@ from algorithms import Algorithm, Deployed, RoundBased, State, Tree, Wrapper, ab
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.coalitions import bound, solve
 from algorithms.shared.divergence import check_sizes, estimate, exchanged, is_estimate
+from algorithms.shared.groups import step_groups
 from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.types import RunConfig, Task
 from bench.models.pretrained import CHANNELS
@@ -131,11 +132,7 @@ class FedCollab(Wrapper):
     def step(self, task: Task, state: State) -> State:
         if "models" not in state:
             state = self._divided(task, state)
-        models, spent = {}, state["costs"]
-        for name, before in state["models"].items():
-            models[name] = self.base.step(_coalition(task, state, name), before)
-            spent = {key: spent[key] + models[name]["costs"][key] - before["costs"][key] for key in spent}
-        return {**state, "round": state["round"] + 1, "models": models, "costs": spent}
+        return step_groups(self.base, {name: _coalition(task, state, name) for name in state["models"]}, state)
 
     def _divided(self, task: Task, state: State) -> State:
         """The state before the first round of the base."""

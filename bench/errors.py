@@ -28,6 +28,10 @@ class ConfigError(ValueError):
         super().__init__(message)
 
 
+class HookError(ValueError):
+    """A hook has returned what it must not; the message is one sentence."""
+
+
 _signals: list[
     int
 ] = []  # that have ended the command; Ray raises a KeyboardInterrupt of its own, which does not say by what
@@ -48,12 +52,14 @@ def sentences(
     error: "ValidationError",
     known: Callable[[tuple], Iterable[str]] = lambda loc: (),
     renamed: Mapping[str, str] = MappingProxyType({}),
+    located: bool = False,
 ) -> list[str]:
     """The errors that pydantic found, one sentence each.
 
     Args:
         known: location of an unknown key -> the valid keys there.
         renamed: keys of earlier versions -> what they are called now.
+        located: whether sentences about values begin with their keys.
     """
     found = []
     for item in _without_alternatives(error.errors()):
@@ -67,7 +73,8 @@ def sentences(
             found.append(inside + (now or unknown("key", key, known(item["loc"]))))
         elif item["type"] == "value_error":
             cause = item["ctx"]["error"]
-            found += cause.mistakes if isinstance(cause, ConfigError) else [str(cause)]
+            inside = f"{where}: " if located and where else ""
+            found += [inside + line for line in (cause.mistakes if isinstance(cause, ConfigError) else [str(cause)])]
         else:
             rule = item["msg"].replace("Input should be", "must be", 1)
             found.append(f"{where} {rule[0].lower() + rule[1:]}, but got {item['input']!r}.")

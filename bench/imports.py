@@ -39,6 +39,7 @@ _LEFT_OUT = {
         "datasets.cache",
         "bench.errors",
         "bench.files",
+        "bench.hooks",
         "bench.imports",
         "bench.plugins",
         "bench.profiling",

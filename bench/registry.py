@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from bench import plugins
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, HookError, unknown
 
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 _DECORATED = re.compile(
@@ -140,7 +140,10 @@ class Entry:
             raise ValueError(f"{where}: cannot be imported: {_said(error)}.") from error
 
     def failure(self, error: Exception) -> str:
-        """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."."""
+        """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."; of a HookError
+        its own."""
+        if isinstance(error, HookError):
+            return str(error)
         line = self._line_of(error)
         where = f" in line {line}" if line else ""
         return f"{self.target} in {self.place} failed{where}: {_said(error)}."

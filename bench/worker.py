@@ -1,28 +1,67 @@
-"""`python -m bench.worker FILE`: trains one run without Ray and Pydantic, also on a machine that has nothing but torch.
+"""`python -m bench.worker PATH`: trains runs without Ray and Pydantic, also on a machine that has nothing but torch.
 
-FILE is a job that an executor has written (see `bench.execution.job_file`), or the `config.json` of a run, whose rounds and
-result are then printed as lines of JSON; SKEWBENCH_DATA names the folder with the images.
+PATH is the `config.json` of a run, whose rounds and result are then printed as lines of JSON; a job that an executor has
+written (see `bench.execution.job_file`); or a results directory whose runs wait (see `bench.execution.waiting`): all of these
+are trained, and their records are written there. SKEWBENCH_DATA, or --data-dir, names the folder with the images.
 """
 
+import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 
-from bench.errors import ConfigError
-from bench.execution import job_file
+from bench.errors import ConfigError, StoreError
+from bench.execution import job_file, resources, waiting
+from bench.execution.resources import Machines
 from bench.results.json_files import Damaged
 
 
 def main(arguments: list[str]) -> int:
-    """The exit code: 0, 1 if the run has not ended well, 2 if there is nothing to train."""
-    if len(arguments) != 1 or not Path(arguments[0]).is_file():
-        sys.stderr.write("error: name one file, the config of a run: python -m bench.worker CONFIG.json\n")
-        return 2
+    """The exit code: 0, 1 if a run has not ended well, 2 if there is nothing to train, 130 and 143 if it was stopped."""
+    given = _parser().parse_args(arguments)
     try:
-        last = job_file.train(Path(arguments[0]))
-    except (Damaged, ConfigError) as error:
+        if given.path.is_dir():
+            return int(not _train_all(given))
+        if not given.path.is_file():
+            raise ConfigError([f"There is no {given.path}; name the config of a run, or a results directory."])
+        if given.gpus_per_trial or given.max_concurrent or given.data_dir:
+            raise ConfigError(["Options are for a results directory, not for one config."])
+        last = job_file.train(given.path)
+    except (Damaged, ConfigError, StoreError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return int(bool(last) and (not last.result or last.result["status"] == "failed"))
+
+
+def _train_all(given: argparse.Namespace) -> bool:
+    data_dir = given.data_dir or (Path(named) if (named := os.environ.get("SKEWBENCH_DATA")) else None)
+    share = resources.choose(1.0, given.gpus_per_trial or "0")
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        machines = Machines(share, given.max_concurrent, executor="local")
+        return waiting.train(given.path, machines, data_dir and data_dir.absolute())
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("Stopped. The same command continues.\n")
+        raise SystemExit(*stop.args or (130,)) from None
+
+
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt(143)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.worker",
+        description="Train runs without Ray, on a machine that may have nothing but torch.",
+    )
+    parser.add_argument("path", type=Path, help="config.json of a run, or a folder that describe --configs has written")
+    parser.add_argument(
+        "--gpus-per-trial", default="", metavar="SHARE", help="of a folder: 0.25 trains four runs at once on each GPU"
+    )
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="of a folder: where the images are")
+    parser.add_argument("--max-concurrent", type=int, default=0, metavar="N", help="of a folder: runs at once, at most")
+    return parser
 
 
 if __name__ == "__main__":

@@ -207,17 +207,18 @@ class GridReport:
         figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
         for title, figure in {figure.name: figure for figure in figures}.items():
             try:
-                by_metric = figure.drawings(expanded, self.records, self.store, value, widths or FIGURES)
+                by_metric = figure.pictures(expanded, self.records, self.store, value, widths or FIGURES)
+                for of, drawn in by_metric.items():
+                    stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
+                    paths += lines.save(drawn, below(folder, stem))
             except Exception as error:
-                if not (entry := REGISTRY[figure.kind]).lab:
+                entry = REGISTRY[figure.kind]
+                if not entry.lab or (isinstance(error, OSError) and not entry.has_raised(error)):  # no space is left
                     raise
                 sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
                 continue
             if not by_metric:
                 sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
-            for of, drawn in by_metric.items():
-                stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-                paths += lines.save(drawn, below(folder, stem))
         written.note(paths, sentences)
         return paths, sentences
 

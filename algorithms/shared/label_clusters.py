@@ -24,6 +24,7 @@ from algorithms.shared.clustering import (
     k_means,
     model_of_cluster,
 )
+from algorithms.shared.groups import step_groups
 from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
@@ -76,11 +77,7 @@ class LabelClusters(Algorithm):
     def step(self, task: Task, state: State) -> State:
         if "start" in state:
             return self._first_round(task, state["start"])
-        models, spent = {}, state["costs"]
-        for name, before in state["models"].items():
-            models[name] = self.base.step(self._cluster(task, state, name), before)
-            spent = {key: spent[key] + models[name]["costs"][key] - before["costs"][key] for key in spent}
-        return {**state, "round": state["round"] + 1, "models": models, "costs": spent}
+        return step_groups(self.base, {name: self._cluster(task, state, name) for name in state["models"]}, state)
 
     def finite_check(self, state: State) -> Tree:
         if "start" in state:

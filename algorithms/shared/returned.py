@@ -1,21 +1,15 @@
 """What hooks return: a wrong kind of value is told with the hook, its file and its line."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
-import algorithms
 from algorithms.shared.local_sgd import LocalResult
 from algorithms.shared.tree import Tree
-
-Hook = Callable[..., Any]
-
-
-class HookError(ValueError):
-    """A hook has returned what it must not; the message is one sentence."""
+from bench.errors import HookError
+from bench.hooks import Hook, place_of
 
 
 def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of tensors") -> Tree:
@@ -27,7 +21,7 @@ def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of ten
     if not _has_only_tensors(returned):
         entry, leaf = next(_odd_leaves(returned))
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
+            f"{place_of(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
             "torch.zeros(())."
         )
     return returned
@@ -48,7 +42,7 @@ def update_from(hook: Hook, *arguments: Any) -> LocalResult:
     for what, value, kind in (("", returned, LocalResult), (" as the update", getattr(returned, "update", {}), dict)):
         if not isinstance(value, kind):
             raise HookError(
-                f"{_place(hook)}, returned {_in_words(value)}{what}, but a {kind.__name__} is expected; write return "
+                f"{place_of(hook)}, returned {_in_words(value)}{what}, but a {kind.__name__} is expected; write return "
                 'LocalResult({"delta": delta}, view.client).'
             )
     return tensors_of(hook, returned)
@@ -65,7 +59,7 @@ def delta_of(hook: Hook, update: Tree, params: Tree | None = None) -> Tree:
     """
     if "delta" not in update:
         raise HookError(
-            f'{_place(hook)}, returned an update with {_listed(update)}, but "delta" is expected; send trained params - '
+            f'{place_of(hook)}, returned an update with {_listed(update)}, but "delta" is expected; send trained params - '
             'view.params as "delta", or override weighted_means and server_step, which read it.'
         )
     if params is not None:
@@ -84,13 +78,13 @@ def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(returned)}, but the pair (params, server) is expected; write return params, "
-            "server."
+            f"{place_of(hook)}, returned {_in_words(returned)}, but the pair (params, server) is expected; write return "
+            "params, server."
         )
     new, server = returned
     if isinstance(new, dict) and isinstance(server, dict) and new.keys() != params.keys() == server.keys():
         raise HookError(
-            f"{_place(hook)}, returned the pair (server, params), but (params, server) is expected; write return params, "
+            f"{place_of(hook)}, returned the pair (server, params), but (params, server) is expected; write return params, "
             "server."
         )
     tensors_of(hook, {"params": new, "server": server}, "states are trees of tensors")
@@ -106,13 +100,13 @@ def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
     """
     if not isinstance(metrics, Mapping):
         raise HookError(
-            f"{_place(hook)}, returned {_in_words(metrics)}, but a dict of names and scalars is expected; write "
+            f"{place_of(hook)}, returned {_in_words(metrics)}, but a dict of names and scalars is expected; write "
             '{"drift": tree.norm(...)}.'
         )
     for name, value in metrics.items():
         if not isinstance(value, int | float) and not (isinstance(value, Tensor) and not value.ndim):
             raise HookError(
-                f"{_place(hook)}, returned {_in_words(value)} as the metric {name}, but a metric is a scalar tensor or a "
+                f"{place_of(hook)}, returned {_in_words(value)} as the metric {name}, but a metric is a scalar tensor or a "
                 "number; reduce it, by .mean() or tree.norm(...)."
             )
     return dict(metrics)
@@ -136,7 +130,7 @@ def _require_fit(hook: Hook, what: str, new: Any, params: Tree) -> None:
         found = f"{what} whose {odd} is {_kind_in_words(new[odd])}"
         advice = f"return it as {_kind_in_words(params[odd])}"
     raise HookError(
-        f"{_place(hook)}, returned {found}, but the names, shapes and types of the round's params are expected; {advice}."
+        f"{place_of(hook)}, returned {found}, but the names, shapes and types of the round's params are expected; {advice}."
     )
 
 
@@ -179,12 +173,3 @@ def _in_words(value: Any) -> str:
     if value is None:
         return "None"
     return f"the {type(value).__name__} {value}" if isinstance(value, int | float) else f"a {type(value).__name__}"
-
-
-def _place(hook: Hook) -> str:
-    """Name, file and line of a hook: "server_step in mylab/algorithms/fedmine.py, line 20"."""
-    code = getattr(hook, "__code__", None)
-    if code is None:
-        return "what runs on a client"
-    entries = (entry.place for entry in algorithms.REGISTRY.values() if str(entry.path) == code.co_filename)
-    return f"{code.co_name} in {next(entries, Path(code.co_filename).name)}, line {code.co_firstlineno}"

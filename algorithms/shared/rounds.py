@@ -31,7 +31,10 @@ class RoundBased(RoundHooks):
             return state  # of a few clients, as in a cluster, none may be sampled
         if self._streamable and task.streams(len(cohort.ids) * tree.num_bytes(self.result_template(state))):
             return self._stream_round(task, state, cohort)
-        outputs = self.map_clients(task, self.local_update, cohort, state)
+        return self._after_training(task, state, cohort, self.map_clients(task, self.local_update, cohort, state))
+
+    def _after_training(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
+        """What `finish_round` makes of a cohort's results, and what was measured."""
         after, (update, _, measured) = self.finish_round(task, state, cohort, outputs), outputs.result
         if self._streamable and type(self).round_metrics is not RoundHooks.round_metrics:
             averaged = self.weighted_means(update, cohort)
@@ -115,8 +118,7 @@ class RoundBased(RoundHooks):
         }
 
     def step(self, task: Task, state: State) -> State:
-        before = {key: part for key, part in state.items() if key != "metrics"}  # of the round before
-        return {**self.run_round(task, before), "round": state["round"] + 1}
+        return {**self.run_round(task, _without_metrics(state)), "round": state["round"] + 1}
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
@@ -131,11 +133,14 @@ class RoundBased(RoundHooks):
             functools.partial(checked, fn),
             cohort,
             round=state["round"],
-            params=state["params"],
-            buffers=state["buffers"],
-            server={key: state["server"][key] for key in (*self.broadcast, *self.seeded)},
+            **self.received(state),
             client=self.cohort_states(task, cohort, state),
         )
+
+    def received(self, state: State) -> dict[str, Tree]:
+        """The "params", "buffers" and "server" state that every client of a cohort receives."""
+        server = {key: state["server"][key] for key in (*self.broadcast, *self.seeded)}
+        return {"params": state["params"], "buffers": state["buffers"], "server": server}
 
     # What the harness wants to know
 
@@ -194,6 +199,17 @@ class RoundBased(RoundHooks):
 
     def state_templates(self, task: Task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]
+
+
+def step_after(method: RoundBased, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
+    """As `RoundBased.step`, with what the local training of the cohort has returned."""
+    after = method._after_training(task, _without_metrics(state), cohort, outputs)
+    return {**after, "round": state["round"] + 1}
+
+
+def _without_metrics(state: State) -> State:
+    """A state as it goes into the next round: metrics are of the round before."""
+    return {key: part for key, part in state.items() if key != "metrics"}
 
 
 class _Received:

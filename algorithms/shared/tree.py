@@ -84,7 +84,7 @@ def concatenate(trees: list[Tree]) -> Tree:
     return map(lambda *parts: torch.cat(parts), *trees)
 
 
-def row(tree: Tree, index: int | Tensor) -> Tree:
+def row(tree: Tree, index: int | slice | Tensor) -> Tree:
     """Row (or rows) of every leaf along the leading axis."""
     return map(lambda leaf: leaf[index], tree)
 

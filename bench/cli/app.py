@@ -340,6 +340,14 @@ def describe(
     ] = None,
     json_: given.JsonOption = False,
     results_dir: given.ResultsOption = RESULTS,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also write the runs into this results directory, for another machine: python -m bench.worker DIR trains them "
+            "without Ray.",
+        ),
+    ] = None,
 ) -> None:
     """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
     import torch
@@ -348,21 +356,25 @@ def describe(
     with explained():
         import datasets
         from bench.cli.listing import cost_table, costs, disk_table, disk_use, heads_in_words
+        from bench.execution import elsewhere
         from bench.execution.resources import Machines, Resources
         from bench.experiments.images import locate
+        from bench.experiments.planning import as_stored
         from bench.experiments.selection import select_cells
         from bench.experiments.spec import ExperimentSpec
         from bench.results.store import Store
 
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
-        cells = select_cells(spec, datasets.INFO).selected
+        selection = select_cells(spec, datasets.INFO)
         if data_dir:
-            cells = select_cells(spec, locate(spec, cells, data_dir.absolute()).facts).selected
-        store = Store(results_dir)
+            selection = select_cells(spec, locate(spec, selection.selected, data_dir.absolute()).facts)
+        cells = selection.selected
+        store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once
         rows, disk = costs(cells, store), disk_use(cells, of, store, at_once)
+        written = elsewhere.write(as_stored(spec, store), selection, store).todo if configs else []
         if json_:
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return
@@ -372,6 +384,11 @@ def describe(
             say(heads)
         if of.is_searched(spec.budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
+        if configs:
+            say(
+                f"{len(written)} runs wait in {configs}. Copy the folder to a machine with this checkout, train them there by "
+                f"`python -m bench.worker {configs}`, copy it back, and take them by `python -m bench import {configs}`."
+            )
 
 
 @app.command(

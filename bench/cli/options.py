@@ -120,7 +120,8 @@ ConcurrentOption = Annotated[
 GpusOption = Annotated[
     str,
     typer.Option(
-        help="Of a trial: a share of one GPU, a whole number of them, 0 for the CPU; auto: measured, where there are GPUs."
+        help="Of a trial: a share of one GPU, a whole number of them, 0 for the CPU; auto: measured, where there are GPUs. "
+        "Shares are raised where a GPU would be idle."
     ),
 ]
 AddressOption = Annotated[

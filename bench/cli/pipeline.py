@@ -112,6 +112,8 @@ def _prepare_data_of_users(
 
 def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) -> None:
     """Raises ConfigError with everything that is wrong in what functions of labs deal."""
+    import numpy as np
+
     from bench.errors import ConfigError
     from bench.simulation.data import divide
     from datasets import partitions, resized
@@ -126,9 +128,16 @@ def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) 
     for config in dealt.values():
         images = resized.load(config.dataset, config.transform, options.data_dir, config.image_size)
         try:
-            divide(config, images)
+            dealt_to, again = divide(config, images).clients, divide(config, images).clients
         except ValueError as error:
             mistakes[str(error)] = None
+            continue
+        if not all(map(np.array_equal, dealt_to, again)):
+            entry = partitions.entry_of(config.partition)
+            mistakes[
+                f"{entry.target} in {entry.place} deals other examples when it is called again; take every draw from rng, or "
+                "from np.random.default_rng(seed)."
+            ] = None
     if mistakes:
         raise ConfigError([*mistakes])
 

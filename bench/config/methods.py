@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
 from bench import plugins
+from bench.config.parts import require_defaults
 from bench.errors import ConfigError, sentences, unknown
-from bench.registry import Registry
+from bench.hooks import require_hooks
+from bench.registry import Entry, Registry
 
 if TYPE_CHECKING:
     from algorithms.shared.base import Algorithm
@@ -47,14 +49,16 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:
         raise ConfigError(wrong)
-    hints = _hints(algorithm)
+    fields = _fields(algorithm)
     nested = {
         key: build(value["name"], {option: value[option] for option in value if option != "name"})
-        for key, value in ((key, _spelled_out(value, hints[key])) for key, value in options.items())
+        for key, value in (
+            (key, _spelled_out(value, fields.model_fields[key].annotation)) for key, value in options.items()
+        )
         if isinstance(value, Mapping) and "name" in value
     }
     try:
-        checked = _fields(algorithm)(**{**options, **nested})
+        checked = fields(**{**options, **nested})
         return algorithms.make(algorithm, **{key: getattr(checked, key) for key in options})
     except ValidationError as error:
         raise ConfigError([f"{algorithm}: {line}" for line in sentences(error)]) from error
@@ -74,12 +78,13 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
     entry = CALLBACKS[name]
     try:
         made = entry.load()
-        if not hasattr(made, "__dataclass_fields__"):
+        require_hooks(entry, made, "Callback", "after_round")
+        if "__dataclass_params__" not in vars(made):
             raise ValueError(f"{entry.target} in {entry.place} is no dataclass; put @dataclass(frozen=True) above it.")
         known = [field.name for field in dataclasses.fields(made)]
         if wrong := [unknown(f"option of {name}", key, known) for key in options if key not in known]:
             raise ConfigError(wrong)
-        given = _typed(name, made, _defaults(made) | entry.options)(**options)
+        given = _typed(entry, made, _defaults(made) | entry.options)(**options)
         return made(**{key: getattr(given, key) for key in known})
     except ConfigError:
         raise
@@ -176,24 +181,28 @@ def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str
 
 
 @functools.cache
-def _hints(algorithm: str) -> dict[str, Any]:
-    return get_type_hints(algorithms.load(algorithm))
-
-
-@functools.cache
 def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
-    return _typed(algorithm, algorithms.load(algorithm), defaults_of(algorithm))
+    return _typed(algorithms.REGISTRY.find(algorithm), algorithms.load(algorithm), defaults_of(algorithm))
 
 
-def _typed(name: str, of: type, defaults: Mapping[str, Any]) -> type[BaseModel]:
-    """The types of the fields of a dataclass, strict."""
-    hints = get_type_hints(of)
-    fields: dict[str, Any] = {
-        field.name: (hints[field.name], defaults.get(field.name, ...)) for field in dataclasses.fields(of)
-    }
+def _typed(entry: Entry, of: type, defaults: Mapping[str, Any]) -> type[BaseModel]:
+    """The types of the fields of a dataclass, strict.
+
+    Raises:
+        ConfigError: if its decorator sets an option that it does not have, or a default is of another type.
+    """
+    place, known = f"{entry.target} in {entry.place}", [field.name for field in dataclasses.fields(of)]
+    if wrong := [f"{place}: {unknown('option', key, known)}" for key in entry.options if key not in known]:
+        raise ConfigError(wrong)
+    try:
+        hints = get_type_hints(of)
+    except NameError as error:
+        raise ConfigError([f"{place}: the type of an option is unknown: {error}; import it."]) from error
+    fields: dict[str, Any] = {key: (hints[key], defaults.get(key, ...)) for key in known}
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
-    return create_model(name, __config__=config, **fields)
+    require_defaults(place, {key: fields[key] for key in defaults}, config)
+    return create_model(entry.name, __config__=config, **fields)
 
 
 def _defaults(of: type) -> dict[str, Any]:

@@ -47,4 +47,9 @@ class PlainConfig(Sizes):
         Args:
             stored: what `RunConfig.canonical` returns.
         """
+        self._stored = dict(stored)
         vars(self).update(spell_out(stored))
+
+    def canonical(self) -> dict[str, Any]:
+        """The stored config."""
+        return self._stored

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import algorithms
 import bench
 import datasets
-from algorithms.shared.returned import HookError
+from bench.errors import HookError
 from bench.registry import Entry
 
 if TYPE_CHECKING:

@@ -1,17 +1,20 @@
 """The machines of a session of Ray: their names, which of them take runs, and waiting for those that are still to come.
 
 A machine that cannot train, because images are not there or torch does not see its GPU, would fail one run after another in a
-moment. It is taken out instead, and its runs go to the others.
+moment. It is taken out instead, and its runs go to the others. Of a machine with several GPUs only those are taken out that
+torch cannot use.
 """
 
 import json
 import platform
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from bench.execution import ray_environment  # noqa: F401
+from bench.execution.gpus import NO_GPU, HeldGpu, mps_runs, trials_on_each
 from bench.execution.resources import Resources
 
 import ray  # isort: skip
@@ -21,6 +24,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # iso
 _NODE_ID = "ray.io/node-id"  # a label that Ray gives every node
 _LOOK_SECONDS = 60.0  # how long machines may take to say whether they can train
 _GPU_TO_LOOK = 0.001  # of one GPU: a task without any sees none
+_RAY_UNITS = 10_000  # of a GPU: Ray rounds shares to them, and six times 0.1667 do not fit
+_FALSE_ALARMS = 2  # of a machine whose GPUs work when they are looked at, although runs have lost them
 
 
 class Fleet:
@@ -41,6 +46,9 @@ class Fleet:
         self.unfit: dict[str, str] = {}
         self._inspected: set[str] = set()
         self._asked_for: set[str] = set()  # of an autoscaler
+        self._doubted: dict[str, str] = {}  # node id of a machine on which a run has lost its GPU -> what the run said
+        self._alarms: Counter[str] = Counter()
+        self._held: defaultdict[str, list[Any]] = defaultdict(list)  # node id -> actors, each of which holds a lost GPU
 
     @property
     def alive(self) -> list[dict[str, Any]]:
@@ -49,8 +57,12 @@ class Fleet:
 
     @property
     def fit(self) -> list[dict[str, Any]]:
-        """Those that take runs."""
-        return [node for node in self.alive if node["NodeID"] not in self.unfit]
+        """Those that take runs, without the GPUs that do not."""
+        machines = [{**node, "Resources": {**node["Resources"]}} for node in self.alive]
+        for node in machines:
+            if held := self._held.get(node["NodeID"]):
+                node["Resources"]["GPU"] -= len(held)
+        return [node for node in machines if node["NodeID"] not in self.unfit]
 
     @property
     def gpus(self) -> float:
@@ -88,6 +100,28 @@ class Fleet:
         if self.address:
             self._on_message(f"The machine {self.name_of(node_id)} takes no more runs: {why.rstrip('.')}.")
 
+    def blame(self, node_id: str, why: str) -> None:
+        """A machine cannot train: it is taken out. If it is for a GPU, its GPUs are looked at before the next trials begin."""
+        if why.startswith(NO_GPU):
+            self._doubted[node_id] = why
+        else:
+            self.take_out(node_id, why)
+
+    def spread(self, share: Resources, trials: int) -> Resources:
+        """A larger share if all GPUs are used only then: Ray fills one GPU with shares before it uses the next one.
+
+        Args:
+            share: what a trial needs.
+            trials: at once, at most.
+        """
+        with_gpus = [node["Resources"] for node in self.fit if node["Resources"].get("GPU")]
+        if not with_gpus or not 0 < share.gpus < 1:
+            return share
+        fit = int(1 / share.gpus + 1e-6)  # on one GPU
+        places = sum(min(int(one.get("CPU", 0) / share.cpus), int(one["GPU"]) * fit) for one in with_gpus)
+        count = trials_on_each(min(trials, places), int(self.gpus))
+        return replace(share, gpus=_RAY_UNITS // count / _RAY_UNITS)
+
     def request(self, resources: Resources) -> tune.PlacementGroupFactory:
         """What Ray is asked for to place a trial: its share of a machine that takes runs."""
         bundle, selector = {"CPU": resources.cpus, "GPU": resources.gpus}, self.selector()
@@ -124,7 +158,7 @@ class Fleet:
             self._inspected.add(asked[answer])
             try:
                 if why := ray.get(answer):
-                    self.take_out(asked[answer], why)
+                    self.blame(asked[answer], why)
             except ray.exceptions.NodeDiedError:
                 continue
             except ray.exceptions.RayError as error:
@@ -145,7 +179,8 @@ class Fleet:
         cluster = (
             f"The Ray cluster at {ray.get_runtime_context().gcs_address}{named}: {count} machine{'s' * (count != 1)}"
         )
-        return f"{cluster if self.address else 'This machine'}, {cpus}, {gpus}."
+        mps = ", which trials share by MPS" if not self.address and mps_runs() else ""
+        return f"{cluster if self.address else 'This machine'}, {cpus}, {gpus}{mps}."
 
     def wait_for(self, resources: Resources, storage: str | None) -> None:
         """Returns when a machine that takes runs has what a trial needs, or when the cluster's autoscaler will start one for
@@ -158,6 +193,7 @@ class Fleet:
             ValueError: if no machine has what a trial needs, for which Ray would wait without end, or if several machines
                 have no storage that all of them see.
         """
+        self._look_at_gpus()
         deadline, is_said = time.monotonic() + self._wait_seconds, False
         while not self.has_room(resources):
             needed = self._in_words(resources)
@@ -185,6 +221,35 @@ class Fleet:
         """Whether a machine that takes runs has what a trial needs, in use or free."""
         needed = self._needed(resources)
         return any(all(node["Resources"].get(key, 0) >= amount for key, amount in needed.items()) for node in self.fit)
+
+    def _look_at_gpus(self) -> None:
+        """Holds the GPUs that torch cannot use, of machines on which a run has lost its GPU, so that Ray gives them to no run.
+        A machine of which none works is taken out."""
+        gpus = {node["NodeID"]: int(node["Resources"].get("GPU", 0)) for node in self.fit}
+        while self._doubted:
+            node_id, why = self._doubted.popitem()
+            here = NodeAffinitySchedulingStrategy(node_id, soft=False)
+            hold: Any = ray.remote(HeldGpu)
+            hold = hold.options(num_cpus=0, num_gpus=1, scheduling_strategy=here)
+            held = [hold.remote() for _ in range(gpus.get(node_id, 0))]
+            try:
+                works = ray.get([one.works.remote() for one in held], timeout=_LOOK_SECONDS)
+            except ray.exceptions.RayError:  # a GPU hangs, or others use it
+                works = []
+            lost = [one for one, does in zip(held, works, strict=False) if not does]
+            self._alarms[node_id] += not lost
+            is_unfit = len(lost) == len(works) or self._alarms[node_id] > _FALSE_ALARMS
+            for one in held:
+                if is_unfit or one not in lost:
+                    ray.kill(one)
+            if node_id in gpus and is_unfit:
+                self.take_out(node_id, why)
+            elif node_id in gpus:
+                self._held[node_id] += lost
+                where = f"the machine {self.name_of(node_id)}" if self.address else "this machine"
+                what = f"Of the {len(held)} GPUs of {where}, {len(lost)} get{'s' * (len(lost) == 1)} no more runs"
+                again = f"The GPUs of {where} work again, so runs go on there, after this"
+                self._on_message(f"{what if lost else again}: {why.rstrip('.')}.")
 
     def _needed(self, resources: Resources) -> dict[str, float]:
         """What a trial needs of one machine; a share that is still to be measured may be a whole GPU."""
@@ -214,13 +279,6 @@ class Fleet:
         else:
             what = f"{among}; ask for less, or wait for one by --wait-for-machines SECONDS"
         return f"A trial needs {needed} of one machine of the cluster, but {what}."
-
-
-def sees_gpu() -> bool:
-    """Whether torch sees a GPU in this process."""
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def has_autoscaler() -> bool:

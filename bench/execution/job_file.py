@@ -113,7 +113,7 @@ def train(path: Path) -> WorkerReport | None:
         of_labs.look_in(data_dir)
         worker = Worker(_job(content), data_dir, content["device"])
         say = _to(reports_of(path), content["driver"]) if is_job else _print
-        if not say({BEGINS: platform.node()}):
+        if not say({BEGINS: os.environ.get("SLURMD_NODENAME") or platform.node()}):
             return None
         while True:
             report = worker.step()
@@ -154,15 +154,22 @@ def _alone(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
 
 def _job(content: Mapping[str, Any]) -> Job:
     partition = partition_files.parse(f"file:{content['partition']}") if content["partition"] else None
-    kept: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in content["retention"].items()
-    }
     return Job(
         **{key: content[key] for key in _SAME},
         config=cast(Any, PlainConfig(content["config"])),  # has the attributes of a RunConfig
-        retention=StateRetention(**kept),
+        retention=read_retention(content["retention"]),
         inputs=Inputs(content["code"], content["images"], own_data.DataOfUser(content["dataset"], partition)),
     )
+
+
+def read_retention(stored: Mapping[str, Any]) -> StateRetention:
+    """As `asdict` has written it.
+
+    Raises:
+        TypeError, AttributeError: if that has not.
+    """
+    kept: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
+    return StateRetention(**kept)
 
 
 def _to(path: Path, driver: int) -> Callable[[Mapping[str, Any]], bool]:

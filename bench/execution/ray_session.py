@@ -11,7 +11,8 @@ from unittest import mock
 
 from bench.errors import StoreError, terminate
 from bench.execution import cluster, ray_environment, ray_folder
-from bench.execution.fleet import Fleet, sees_gpu
+from bench.execution.fleet import Fleet
+from bench.execution.gpus import sees_gpu
 from bench.execution.local_watch import LocalWatch
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources

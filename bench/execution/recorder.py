@@ -133,7 +133,7 @@ class TrialRecorder(tune.Callback):
             machine = self.machine_of(trial)
             raise StoreError(report.storage_error + (f" (On the machine {machine}.)" if machine else ""))
         if report.machine_error:
-            self.fleet.take_out(self._nodes[trial.trial_id], report.machine_error)
+            self.fleet.blame(self._nodes[trial.trial_id], report.machine_error)
             self.put_back(trial)
             return
         self.record(trial, report)

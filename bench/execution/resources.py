@@ -60,8 +60,8 @@ class Machines:
         if self.is_cluster:
             return bound or 1
         most = int((os.cpu_count() or 1) / share.cpus)
-        if share.gpus and not share.auto:
-            most = min(most, int(_num_gpus() / share.gpus))
+        if share.gpus and not share.auto:  # a trial has its share of one GPU
+            most = min(most, _num_gpus() * int(1 / share.gpus) if share.gpus < 1 else int(_num_gpus() / share.gpus))
         return max(1, min(most, bound or most))
 
 

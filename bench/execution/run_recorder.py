@@ -1,14 +1,15 @@
 """Writes what workers report into the store, run by run, whatever executes them."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bench.config.code_version import definitions_of, facts_of
 from bench.execution.job import Job
-from bench.execution.tracking import Tracker
 from bench.execution.worker import WorkerReport
 from bench.execution.workspace import base_of
 from bench.results.artifacts import Folder
@@ -17,8 +18,12 @@ from bench.results.schema import SCHEMA
 from bench.results.store import RAY_LOG, UNFINISHED, Store
 from bench.results.tensorboard import write_events
 
+if TYPE_CHECKING:
+    from bench.execution.tracking import Tracker  # which knows Ray
+
 RETRIES = 2  # of a run whose worker died; an error of the run itself would only come again
 OUT_OF_MEMORY = "out of memory, with a whole GPU for itself"
+OUT_OF_MEMORY_BESIDE = "out of memory, with a share of a GPU"
 _DIED = "the worker process died"
 
 

@@ -174,10 +174,11 @@ def _run_stage(
         ]
         others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
         recorder.fleet.wait_for(shares[0], storage)
-        recorder.assign(members, shares[0])
+        share = recorder.fleet.spread(shares[0], min(len(members), max_concurrent or len(members)))
+        recorder.assign(members, share)
         ray_session.fit(
             JobTrainable,
-            shares[0],
+            share,
             recorder,
             tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
             {"job": tune.grid_search(list(range(len(members))))},

@@ -1,8 +1,11 @@
-"""Runs jobs by submitit: as an array of jobs of Slurm, or as plain processes on this machine. Neither needs Ray.
+"""Runs jobs without Ray: as an array of jobs of Slurm, which submitit submits, or as plain processes on this machine.
 
 Each job is one process, which trains one run (see `bench.execution.job_file`). A job that Slurm has preempted, or whose time is
-over, is queued again and goes on from its checkpoint. Where a process dies, its run is submitted again, as often as with Ray.
+over, is queued again and goes on from its checkpoint. Where a process dies, or loses its GPU, its run is submitted again, as
+often as with Ray.
 """
+
+from __future__ import annotations
 
 import contextlib
 import importlib
@@ -18,21 +21,31 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import StoreError
 from bench.execution import job_file
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.job_file import BEGINS
-from bench.execution.ray_environment import python_path
+from bench.execution.processes import Process, environment
 from bench.execution.resources import Machines, Resources, choose
-from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up
-from bench.execution.tracking import Tracker
+from bench.execution.run_recorder import (
+    OUT_OF_MEMORY,
+    OUT_OF_MEMORY_BESIDE,
+    RETRIES,
+    JobRecorder,
+    RunCallback,
+    given_up,
+)
 from bench.execution.worker import WorkerReport
 from bench.execution.workspace import shared_bases
 from bench.files import stderr_to
 from bench.results.store import JOBS, Store
 from datasets import partition_files
+
+if TYPE_CHECKING:
+    from bench.execution.tracking import Tracker  # which knows Ray
 
 _LOOK_SECONDS = 0.2  # between looks at the reports of jobs on this machine
 _LOOK_SECONDS_SLURM = 2.0
@@ -42,7 +55,6 @@ _PREEMPTED = "PREEMPTED"
 _PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
 _REFUSED_SECONDS = 60.0  # until a submission that Slurm has refused is tried again
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
-_FOREVER = 10 * 365 * 24 * 60  # minutes
 _END_SECONDS = 10.0  # that processes get to end when the command is stopped
 # Of `--slurm`: what is said by --cpus-per-trial and --max-concurrent, or is the same for every run of one process.
 _OWN = {"cpus_per_task", "array", "array_parallelism", "nodes", "ntasks", "ntasks_per_node", "requeue"}
@@ -68,7 +80,7 @@ class _Submitted:
     """A job that has been submitted and has not ended.
 
     Attributes:
-        handle: of submitit.
+        handle: of submitit, or a `Process`.
         path: its file.
         slot: its place among those at once on this machine.
         offset: bytes of its reports that have been read.
@@ -92,8 +104,10 @@ def machines(
     asked for GPUs by the options of sbatch.
 
     Raises:
-        ValueError: if submitit is not installed, there is no Slurm here, or an option does not go with the executor.
+        ValueError: if there is no Slurm here, or no submitit for it, or an option does not go with the executor.
     """
+    if executor == "local":
+        return Machines(replace(choose(cpus_per_trial, gpus_per_trial), auto=False), max_concurrent, executor=executor)
     try:
         importlib.import_module("submitit")
     except ImportError as error:
@@ -101,11 +115,6 @@ def machines(
             f"--executor {executor} needs the package submitit, which is not installed ({error}); install it with: "
             "uv pip install --python .venv/bin/python submitit"
         ) from error
-    if executor == "local":
-        share = choose(cpus_per_trial, gpus_per_trial)
-        if share.gpus != int(share.gpus):
-            raise ValueError(f"--executor local needs a whole number as --gpus-per-trial, but got {gpus_per_trial}.")
-        return Machines(replace(share, auto=False), max_concurrent, executor=executor)
     if not all(map(shutil.which, ("sbatch", "srun", "sacct", "scancel"))):
         raise ValueError(
             "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel): run the command on a machine from which "
@@ -195,10 +204,12 @@ class _Stage:
     _deaths: Counter[str] = field(default_factory=Counter)
     _attempts: Counter[str] = field(default_factory=Counter)
     _refused_at: float | None = None
+    _lost: dict[str, str] = field(default_factory=dict)  # GPUs here, or machines of Slurm, that are lost -> why
 
     def __post_init__(self) -> None:
         self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
-        self._executor = _executor(self.machines, self.folder)
+        if self._on_slurm:
+            self._executor = _executor(self.machines, self.folder)
 
     def run(self) -> None:
         """Returns when every job has ended with a record."""
@@ -216,7 +227,11 @@ class _Stage:
     def _submit(self) -> None:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
         taken = {one.slot for one in (*self._open.values(), *self._leaving)}
-        free = sorted({*range(self.machines.at_once)} - taken)
+        places = {slot for slot in range(self.machines.at_once) if self._on_slurm or self._gpus(slot) not in self._lost}
+        if not places and self.waiting:
+            why = next(iter(self._lost.values()))
+            raise ValueError(f"This machine cannot go on: {why}. Nothing is lost: the same command continues.")
+        free = sorted(places - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch or self._on_slurm and self._refused_at and time.monotonic() < self._refused_at + _REFUSED_SECONDS:
@@ -245,12 +260,12 @@ class _Stage:
             )
 
     def _handles(self, paths: Sequence[Path]) -> list[Any]:
+        if not self._on_slurm:
+            return [Process(path, self.machines.resources.threads) for path in paths]
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         try:
-            if self._on_slurm:
-                return self._executor.map_array(Training(), [*map(str, paths)])
-            return [self._executor.submit(Training(), str(path)) for path in paths]
+            return self._executor.map_array(Training(), [*map(str, paths)])
         except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
             raise ValueError(f"Slurm has refused the jobs: {' '.join(str(error).split())}") from error
 
@@ -261,12 +276,20 @@ class _Stage:
             self._store.place(job.id, "")
         share, path = self.machines.resources, self.folder / f"{job.id}-{self._attempts[job.id]}.json"
         self._attempts[job.id] += 1
-        count = int(share.gpus)
-        gpus = None if self._on_slurm else ",".join(_visible_gpus()[slot * count : (slot + 1) * count])
+        gpus = None if self._on_slurm else self._gpus(slot)
         partitions = self._store.folder / partition_files.FOLDER
         driver = 0 if self._on_slurm else os.getpid()
         job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
         return path
+
+    def _gpus(self, slot: int) -> str:
+        """Those of a place among those at once on this machine, as CUDA_VISIBLE_DEVICES names them; "" without."""
+        share = self.machines.resources.gpus
+        if not share:
+            return ""
+        visible, count = _visible_gpus(), max(1, int(share))
+        first = slot * count % len(visible)  # shares of one GPU: each GPU gets one before one of them gets two
+        return ",".join(visible[first : first + count])
 
     def _look_at(self, one: _Submitted) -> None:
         """Writes what a job has reported; if it has died, it is submitted again, or given up."""
@@ -307,25 +330,49 @@ class _Stage:
         if report.storage_error:
             raise StoreError(report.storage_error + (f" (On the machine {one.host}.)" if self._on_slurm else ""))
         self.recorder.update(one.job, report, lambda: self._machine_of(one))
-        if report.is_last:
-            reason = report.machine_error or OUT_OF_MEMORY
+        if report.machine_error.startswith(NO_GPU):
+            self._lose_gpu(one, report.machine_error)
+        elif report.is_last:
+            gpus = self.machines.resources.gpus
+            shared = f"{OUT_OF_MEMORY_BESIDE} ({gpus:g} of it); ask for more by --gpus-per-trial"
+            reason = report.machine_error or (shared if 0 < gpus < 1 else OUT_OF_MEMORY)
             self._end(one, report.result or {"reason": reason})
 
     def _die(self, one: _Submitted) -> None:
         """A job has ended without a last report."""
+        if self._tries_again(one):
+            return
+        if not one.host:
+            self._begin(one, "")
+        text = f"{one.handle.state}\n{one.handle.stderr() or ''}"
+        self._end(one, given_up(text, self._deaths[one.job.id], self._store, f"run {one.job.id}"))
+
+    def _lose_gpu(self, one: _Submitted, why: str) -> None:
+        """A job has lost its GPU, which gets no more runs. Of a machine of Slurm no GPU does, for jobs that are submitted from
+        now on."""
+        place = one.host if self._on_slurm else self._gpus(one.slot)
+        if place not in self._lost:
+            where = f"The machine {place}" if self._on_slurm else f"GPU {place} of this machine"
+            self.recorder.callback.on_message(f"{where} takes no more runs: {why}.")
+            self._lost[place] = why
+        if self._on_slurm:
+            named = [self.machines.slurm.get("exclude"), *self._lost]
+            self._executor.update_parameters(exclude=",".join(filter(None, named)))
+        if not self._tries_again(one):
+            self._end(one, {"reason": why})
+
+    def _tries_again(self, one: _Submitted) -> bool:
+        """Submits the run of a job that has died once more, unless it has died too often."""
         del self._open[one.job.id]
         self._cancel([one])  # Slurm might still queue it again
         one.path.unlink()
         job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
         self._deaths[one.job.id] += not one.preempted_at  # which is no fault of the run
-        if (deaths := self._deaths[one.job.id]) <= RETRIES:
-            self.recorder.postpone(one.job)
-            self.waiting.insert(0, one.job)
-            return
-        if not one.host:
-            self._begin(one, "")
-        text = f"{one.handle.state}\n{one.handle.stderr() or ''}"
-        self._end(one, given_up(text, deaths, self._store, f"run {one.job.id}"))
+        if self._deaths[one.job.id] > RETRIES:
+            return False
+        self.recorder.postpone(one.job)
+        self.waiting.insert(0, one.job)
+        return True
 
     def _end(self, one: _Submitted, result: Mapping[str, Any]) -> None:
         self._open.pop(one.job.id, None)
@@ -364,18 +411,11 @@ def _folder(store: Store) -> Iterator[Path]:
 
 
 def _executor(machines: Machines, folder: Path) -> Any:
-    """What submits jobs, whose processes find this code before what lies in their working directory."""
+    """What submits jobs to Slurm."""
     import submitit
 
     logging.getLogger("submitit").setLevel(logging.CRITICAL)  # what matters is said here
     share = machines.resources
-    environment = {"PYTHONPATH": python_path(os.environ.get("PYTHONPATH")), "PYTHONSAFEPATH": "1"}
-    environment |= {"OMP_NUM_THREADS": str(share.threads)}
-    if machines.executor == "local":
-        os.environ |= environment
-        local = submitit.LocalExecutor(folder)
-        local.update_parameters(timeout_min=_FOREVER)
-        return local
     known = submitit.SlurmExecutor._valid_parameters()  # others go to sbatch as they are
     options = {"job_name": "skewbench", **machines.slurm}
     cpus = {"cpus_per_task": share.threads, "array_parallelism": machines.max_concurrent or _LARGEST_ARRAY}
@@ -384,7 +424,7 @@ def _executor(machines: Machines, folder: Path) -> Any:
     executor.update_parameters(
         **{key: value for key, value in options.items() if key in known},
         **cpus,
-        setup=[f"export {key}={shlex.quote(value)}" for key, value in environment.items()],
+        setup=[f"export {key}={shlex.quote(value)}" for key, value in environment(share.threads).items()],
         additional_parameters={"requeue": True, **others},
     )
     return executor

@@ -20,7 +20,8 @@ from bench.config.code_version import code_version
 from bench.config.plain import TRACE
 from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
-from bench.errors import StoreError
+from bench.errors import HookError, StoreError
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
@@ -35,7 +36,12 @@ from datasets import DataError, own_data, resized
 if TYPE_CHECKING:
     from bench.config.schema import RunConfig
 
-NO_GPU = "A run was given a GPU there, but torch sees none"
+_LOST_GPU = (
+    "busy or unavailable",
+    "no CUDA-capable device is detected",
+    "No CUDA GPUs are available",
+    "uncorrectable ECC error",
+)
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
 _STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
 
@@ -126,10 +132,10 @@ class Worker:
 
     def _report_of(self, error: Exception) -> WorkerReport:
         """What an error means for the run; raises it if this process cannot continue."""
+        if machine_error := self._machine_trouble(error):  # first: a library on a lost GPU may seem to be out of memory
+            return WorkerReport(machine_error=machine_error)
         if is_out_of_memory(error):
             return WorkerReport(out_of_memory=True)
-        if machine_error := self._machine_trouble(error):
-            return WorkerReport(machine_error=machine_error)
         if storage_error := storage_trouble(error, self._job.folder):
             return WorkerReport(storage_error=storage_error)
         if "CUDA error" in str(error):
@@ -140,6 +146,8 @@ class Worker:
         """What this machine lacks, if that is why a run could not be trained: the driver has found everything; "" else."""
         if self._device == "cuda" and not torch.cuda.is_available():
             return NO_GPU
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _LOST_GPU):
+            return f"{NO_GPU} that works ({str(error).splitlines()[0]})"
         return str(error) if isinstance(error, UnfitMachine | DataError | pretrained.MissingWeights) else ""
 
     def _reduce_memory(self) -> WorkerReport:
@@ -265,7 +273,10 @@ def require_shared(marker: str) -> None:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a GPU, or a library on it, has no memory left."""
-    phrases = ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+    of_libraries = [
+        f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")
+    ]
+    phrases = ("CUDA error: out of memory", *of_libraries)
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
     )
@@ -291,7 +302,7 @@ def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]
     """
     text = "".join(traceback.format_exception(error))
     first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    reason = str(error) if isinstance(error, DamagedState) else first_line
+    reason = str(error) if isinstance(error, DamagedState | HookError) else first_line
     if config:
         named = [algorithms.REGISTRY.get(name) for name in methods_in(config.algorithm)]
         entries = [entry for entry in (*named, models.REGISTRY.get(config.model)) if entry]

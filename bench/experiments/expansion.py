@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from algorithms import REGISTRY
 from bench import models
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import resolve, weights_files, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.config.unknown_settings import unknown_setting
-from bench.errors import ConfigError, unknown
+from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import (
@@ -27,6 +28,7 @@ from bench.experiments.grid_schema import (
     Condition,
     GridSpec,
     Reproduces,
+    as_list,
     matches,
     require_few,
     without,
@@ -112,7 +114,11 @@ def expand(
     overrides = dict(overrides or {})
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
-    wrong, used, methods = [Refused({}, _unknown_whens(grid))], set[str](), dict[str, None]()
+    unknown_keys, of_file = _unknown_keys(grid), f"grid {grid.name}: "
+    of_cell = of_file if grid.source and not overrides else ""  # else the command may be wrong
+    of_grid = [of_file + line for line in (*_unknown_whens(grid), *unknown_keys.values())]
+    wrong, used, methods = [Refused({}, of_grid)], set[str](), dict[str, None]()
+    said_once = tuple(f"Unknown setting {key!r}" for key in unknown_keys)
     known = datasets.INFO if facts is None else facts
     for number, point in enumerate(_points(grid, budget, overrides, seeds, known)):
         if number == MOST_CELLS:
@@ -128,7 +134,8 @@ def expand(
             cell = _cell(settings, facts, point.choice, replaced, grid.reproduces)
             cell = _without_weights(cell, missing_weights)
         except ConfigError as error:
-            wrong.append(Refused(settings, error.mistakes))
+            mistakes = [of_cell + line for line in error.mistakes if not line.startswith(said_once)]
+            wrong.append(Refused(settings, mistakes))
             # Of an unknown method, nobody knows whether the overrides are options.
             used |= {"rounds"} if _has_known_methods(settings) else overrides.keys()
             continue
@@ -136,6 +143,8 @@ def expand(
             used.add("rounds")
         cells.setdefault((cell.dataset, cell.id), cell)
     wrong.append(Refused({}, _unused(overrides, used, methods, cells.values())))
+    if budget == grid.usual_budget and not overrides:  # others may have fewer rounds, and leave out what they lack
+        wrong.append(Refused({}, [of_file + line for line in _figures_without_rounds(grid, cells.values())]))
     wrong = [point for point in wrong if point.mistakes]
     if refused is not None:
         refused += wrong
@@ -309,6 +318,20 @@ def _unused(
     return mistakes
 
 
+def _figures_without_rounds(grid: GridSpec, cells: Iterable[Cell]) -> list[str]:
+    """One sentence for every figure that names no round which a cell has."""
+    most, mistakes = max((cell.config.rounds for cell in cells), default=0), []
+    for number, figure in enumerate(grid.report.figures):
+        named = [*as_list(getattr(figure, "round", None)), *as_list(getattr(figure, "rounds", None))]
+        rounds = [one for one in named if one is not None]
+        if most and rounds and all(isinstance(one, int) and one > most for one in rounds):
+            mistakes.append(
+                f"report.figures.{number}: {figure.kind} shows round {', '.join(map(str, rounds))}, but runs have {most} "
+                "rounds; name one of these, or last."
+            )
+    return mistakes
+
+
 def _options_of_base(config: RunConfig) -> dict[str, Mapping[str, Any]]:
     """Option of the method inside a wrapper -> the wrapper as a dict; {} without a wrapper."""
     base = config.algorithm.get("base")
@@ -336,9 +359,43 @@ def _options_of_all(grid: GridSpec) -> set[str]:
     return {option for name in named if is_method(name) for option in options_of(name)}
 
 
+def _unknown_keys(grid: GridSpec) -> dict[str, str]:
+    """Key that is neither a setting nor an option of a method -> a sentence with its place in the grid."""
+    parts: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+        "settings": (grid.settings, {}),
+        "axes": (grid.axes, {}),
+    }
+    parts |= {f"conditions.{number}.set": (one.set, one.when) for number, one in enumerate(grid.conditions)}
+    parts |= {f"tuning.{number}.options": (one.options, one.when) for number, one in enumerate(grid.tuning)}
+    for name, budget in grid.budgets.items():
+        parts[f"budgets.{name}.settings"] = (budget.settings, {})
+        conditions = {f"budgets.{name}.conditions.{n}.set": one for n, one in enumerate(budget.conditions)}
+        parts |= {place: (one.set, one.when) for place, one in conditions.items()}
+    found: dict[str, str] = {}
+    general = {*_GENERAL, *_options_of_all(grid)}
+    for place, (part, when) in parts.items():
+        for key in part.keys() - general - found.keys():
+            named = [name for given in (grid.axes, grid.settings, when, part) for name in _named(given)]
+            known_names = [name for name in named if is_method(name)]
+            options = [option for name in known_names for option in options_of(name)]
+            if key not in options and len(known_names) == len(named):  # else it may be an option of a misspelt method
+                found[key] = f"{place}: {unknown_setting(key, list(dict.fromkeys(known_names)))}"
+    return found
+
+
+def _named(part: Mapping[str, Any]) -> list[str]:
+    """The methods that a part of a grid names."""
+    given = [part[key] for key in ("algorithm", "wrapper", "base") if key in part]
+    values = [name for value in given for name in (value if isinstance(value, list) else [value])]
+    return [name for name in values if isinstance(name, str) and name != UNWRAPPED]
+
+
 def _unknown_whens(grid: GridSpec) -> list[str]:
     whens = [condition.when for condition in grid.conditions] + [tuning.when for tuning in grid.tuning]
     whens += [condition.when for budget in grid.budgets.values() for condition in budget.conditions]
     keys = dict.fromkeys(key for when in whens for key in when)
     known = [*_GENERAL, *sorted(_options_of_all(grid))]
-    return [unknown("setting", key, known) for key in keys if key not in known]
+    # A method that is far from all names may be one of a lab whose folder is not in use.
+    methods = dict.fromkeys(name for when in whens for name in _named(when) if not is_method(name))
+    misspelt = [unknown("algorithm", name, REGISTRY) for name in methods if suggestion(name, REGISTRY)]
+    return [unknown("setting", key, known) for key in keys if key not in known] + misspelt

@@ -66,7 +66,10 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
     try:
         return GridSpec.model_validate(own | given | {"name": name, "source": source}, context=context)
     except ValidationError as error:
-        mistakes = [*sentences(error, _keys_beside, _RENAMED), *validate_values(own.get("axes"), own.get("settings"))]
+        mistakes = [
+            *sentences(error, _keys_beside, _RENAMED, located=True),
+            *validate_values(own.get("axes"), own.get("settings")),
+        ]
         raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
 
 

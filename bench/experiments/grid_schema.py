@@ -27,7 +27,7 @@ from bench.errors import ConfigError, require_known
 from bench.experiments.figure_names import VALUES
 from bench.experiments.labels import competitor
 from bench.experiments.names_schema import OwnNames, Printed, Style, check_axes, check_names
-from bench.measurements.specs import Shown, figure_of
+from bench.measurements.specs import REGISTRY, Shown, figure_of
 from bench.measurements.tables import table_of
 from bench.models import canonical
 from bench.participation import cohort_size
@@ -534,7 +534,12 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _figures_have_what_they_show(self) -> "GridSpec":
         for figure in self.report.figures:
-            figure.check(self)
+            try:
+                figure.check(self)
+            except ValueError:
+                raise
+            except Exception as error:  # whatever the code of a lab raises
+                raise ValueError(REGISTRY[figure.kind].failure(error)) from error
         return self
 
     @property

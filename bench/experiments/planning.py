@@ -55,9 +55,15 @@ class Plan:
         return len(wanted - {cell.id for cell in self.todo})
 
 
-def make_plan(selection: Selection, grid: GridSpec, options: ExecutionOptions, images: Images, store: Store) -> Plan:
-    """Leaves out what is finished, and adds the runs from whose last states others start."""
-    notes = {name: dataset.note for name, dataset in images.found.items()}
+def make_plan(
+    selection: Selection, grid: GridSpec, options: ExecutionOptions, images: Images | None, store: Store
+) -> Plan:
+    """Leaves out what is finished, and adds the runs from whose last states others start.
+
+    Args:
+        images: None where they are on another machine: whether they are complete is then not asked.
+    """
+    notes = {name: dataset.note for name, dataset in images.found.items()} if images else {}
     todo: dict[str, Cell] = {}
     reasons: dict[str, str] = {}
 
@@ -69,11 +75,11 @@ def make_plan(selection: Selection, grid: GridSpec, options: ExecutionOptions, i
 
     for cell in selection.selected:
         if not cell.missing:
-            add(cell, _reason_to_run(cell, grid, options, store, notes[cell.config.dataset]))
+            add(cell, _reason_to_run(cell, grid, options, store, notes.get(cell.config.dataset)))
     bases = {cell.id: base for cell in todo.values() if (base := training_of(cell))}
     for base in bases.values():
         if base.id not in todo:
-            add(base, _reason_to_train(base, grid, options, store, notes[base.config.dataset]))
+            add(base, _reason_to_train(base, grid, options, store, notes.get(base.config.dataset)))
     base_ids = {run: base.id for run, base in bases.items()}
     order = sorted(todo.values(), key=lambda cell: (cell.id in bases, -examples_to_train(cell.config)))
     retention = {cell.id: retention_of(cell, grid, options, store, cell.id in base_ids.values()) for cell in order}
@@ -190,9 +196,9 @@ def check_engine(engine: str, cells: Iterable[Cell]) -> None:
         raise ConfigError(mistakes)
 
 
-def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str) -> str | None:
+def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str | None) -> str | None:
     """None if the finished run is enough; "" if there is none; otherwise why the run is repeated. The note says how the
-    images that are here differ from the complete dataset."""
+    images that are here differ from the complete dataset; None if that is not known."""
     record = store.record(cell.id)
     if record is None:
         return "its files are damaged; they will be in superseded/" if store.is_damaged(cell.id) else ""
@@ -212,7 +218,7 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
         if started_from and now and started_from != now:
             return "its base was trained again, with other numbers"
     before = record.get("data_note", "")
-    if before and before != note:
+    if before and note is not None and before != note:
         return f"its images were incomplete ({before}), now: {note or 'all of them'}"
     lacking = _lacking_states(cell, grid, options, store)
     return f"the stored run lacks {', '.join(lacking)}" if lacking and record["status"] == "done" else None
@@ -230,7 +236,9 @@ def _lacking_states(cell: Cell, grid: GridSpec, options: ExecutionOptions, store
     return lacking
 
 
-def _reason_to_train(base: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str) -> str | None:
+def _reason_to_train(
+    base: Cell, grid: GridSpec, options: ExecutionOptions, store: Store, note: str | None
+) -> str | None:
     """`_reason_to_run` for a run from which a post-hoc method starts; only selected runs are repeated on request."""
     reason = _reason_to_run(base, grid, replace(options, rerun=False), store, note)
     lost = reason is None and not has_last_state(store, base.id)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.measurements.specs import Probe, Shown, local_models, trained_rounds
+from bench.hooks import require_returned
+from bench.measurements.specs import REGISTRY, Probe, Shown, local_models, trained_rounds
 from bench.results.json_schema import mismatch
 from bench.results.store import Store
 
@@ -126,7 +127,10 @@ def measure(
                 except ValueError as error:  # a sentence, of a damaged state for example
                     outcome = f"not measured: {error}"
                 except Exception as error:  # too little memory, whatever a library refuses
-                    outcome = f"not measured: {type(error).__name__}: {error}"
+                    entry = REGISTRY.get(part.kind)
+                    is_of_lab = entry and entry.lab and entry.has_raised(error)
+                    said = entry.failure(error) if is_of_lab else f"{type(error).__name__}: {error}"
+                    outcome = f"not measured: {said}"
                 on_message(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {outcome}")
 
 
@@ -137,7 +141,9 @@ def _measure(probe: Probe, part: Shown, cell: Any, store: Store, data_dir: Path 
     from bench.provenance import commits_of
 
     run = FinishedRun(cell, store, data_dir)
-    result = {"classes": list(run.dataset.classes), **part.measure(run, probe)}
+    measured = part.measure(run, probe)
+    require_returned(part.measure, measured, isinstance(measured, dict), "a dict", "return {name: numbers}")
+    result = {"classes": list(run.dataset.classes), **measured}
     if wrong := mismatch(result, part.shape, "result"):
         raise ValueError(f"what {part.kind} measures has another shape than it says: {wrong}.")
     kind = Path(inspect.getfile(type(part)))

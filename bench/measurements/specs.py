@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 from pydantic import ValidationError
 
 from bench import plugins
-from bench.config.parts import Part
+from bench.config.parts import Part, require_defaults
 from bench.errors import ConfigError, sentences, unknown
+from bench.hooks import require_hooks, require_returned
 from bench.registry import Registry
 from bench.results.json_schema import Shape, mismatch
 from bench.results.records import RunRecord
@@ -53,11 +54,13 @@ class Shown(Part):
         kind: its name in grids.
         version: raised whenever the numbers of its probes may change.
         shape: of what it measures; what is stored in another one is taken for damaged.
+        needed: hooks that every kind has that extends this class.
     """
 
     kind: str
     version: ClassVar[int] = 1
     shape: ClassVar[Shape] = dict
+    needed: ClassVar[tuple[str, ...]] = ()
 
     @property
     def name(self) -> str:
@@ -135,10 +138,24 @@ def figure_of(described: Any) -> Shown:
     if described["kind"] not in [*REGISTRY]:
         raise ConfigError([unknown("kind of figure", described["kind"], REGISTRY) + plugins.hint()])
     entry = REGISTRY[described["kind"]]
-    kind = entry.load()
-    if not (isinstance(kind, type) and issubclass(kind, Shown)):
-        raise ConfigError([f"{entry.place}: {entry.target} must be a class derived from reports.figures.Figure."])
-    return checked(kind, entry.options | described)
+    try:
+        kind = entry.load()
+        require_hooks(entry, kind, "Figure", *getattr(kind, "needed", ()))
+        if getattr(kind, "probes", Shown.probes) is not Shown.probes:
+            require_hooks(entry, kind, "Figure", "measure")
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
+    fields = {key: (field.rebuild_annotation(), field) for key, field in kind.model_fields.items()}
+    defaults = {key: field for key, field in fields.items() if not kind.model_fields[key].is_required()}
+    require_defaults(f"{entry.target} in {entry.place}", defaults)
+    figure = checked(kind, entry.options | described)
+    try:
+        probes = figure.probes(1)
+        fits = isinstance(probes, list) and all(isinstance(probe, Probe) for probe in probes)
+        require_returned(figure.probes, probes, fits, "a list of Probe", "return [Probe(self.kind, 1)]")
+    except Exception as error:  # whatever the code of a lab raises
+        raise ConfigError([entry.failure(error)]) from error
+    return figure
 
 
 def checked(kind: type[Shown], described: dict[str, Any]) -> Shown:

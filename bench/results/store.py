@@ -18,6 +18,7 @@
     tracking/                     files of a tracking service, if runs were tracked (see `bench.execution.tracking`)
     jobs/                         files of jobs of Slurm, or of plain processes, while a driver waits for them
     importing/<id>/               a run that is being copied from another results directory
+    waiting.json                  runs that wait for another machine (see `bench.execution.waiting`)
     ray.log                       what Ray, or another executor, had to say of processes that died
     .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them when it
                                   began, and which runs it has begun; empty once a driver has ended, unless it was killed

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from bench.errors import HookError
+from bench.hooks import Hook, place_of, require_returned
 from bench.registry import Registry
 from bench.results.ids import is_metric_name
 from bench.results.records import MOST_METRICS
@@ -100,6 +102,15 @@ def build_callbacks(specs: Iterable[Mapping[str, Any]]) -> dict[str, Callback]:
     return found
 
 
+def noted_of(hook: Hook, returned: Any) -> Noted:
+    """What the hook `after_round` has returned; raises HookError if that is something else than a pair, or a `Noted`."""
+    fits = isinstance(returned, tuple) and 2 <= len(returned) <= len(Noted._fields)
+    require_returned(hook, returned, fits, "the pair (own, metrics)", "return own, {}")
+    noted = Noted(*returned)
+    require_returned(hook, noted.stop, isinstance(noted.stop, str), "a sentence as stop", 'stop="..."')
+    return noted
+
+
 def edits_of(state: Any) -> list[int]:
     """How often each tensor of a state has been changed in place."""
     import torch
@@ -110,34 +121,40 @@ def edits_of(state: Any) -> list[int]:
     return [count for part in parts for count in edits_of(part)]
 
 
-def as_numbers(metrics: Any, source: str) -> dict[str, float | None]:
+def as_numbers(metrics: Any, source: str, hook: Hook | None = None) -> dict[str, float | None]:
     """Metrics as numbers of the host, by "<source>/<name>", all copied at once; None for those that are not finite.
 
     Args:
         metrics: name -> scalar tensor or number.
         source: METHOD, or the name of a callback.
+        hook: of the callback, for messages.
 
     Raises:
-        ValueError: if they are something else.
+        HookError: if they are something else.
     """
+    where = f"{place_of(hook)}: " if hook else ""
     import torch
 
     if not isinstance(metrics, Mapping):
-        raise ValueError(f"The metrics of {source} are a dict of names and scalars, but got {type(metrics).__name__}.")
+        raise HookError(
+            f"{where}The metrics of {source} are a dict of names and scalars, but got {type(metrics).__name__}."
+        )
     if len(metrics) > MOST_METRICS:
-        raise ValueError(
-            f"{source} gives {len(metrics):,} metrics in a round, but at most {MOST_METRICS:,} are stored."
+        raise HookError(
+            f"{where}{source} gives {len(metrics):,} metrics in a round, but at most {MOST_METRICS:,} are stored."
         )
     tensors, found = {}, {}
     for name, value in metrics.items():
         if not (is_metric_name(f"{source}/{name}")):
-            raise ValueError(f"A metric of {source} needs a name of letters, digits, and . _ + -, but got {name!r}.")
+            raise HookError(
+                f"{where}A metric of {source} needs a name of letters, digits, and . _ + -, but got {name!r}."
+            )
         if isinstance(value, torch.Tensor) and not value.ndim:
             tensors[name] = value
         elif not isinstance(value, int | float):
             got = repr(value) if isinstance(value, str) else f"a {type(value).__name__}"
             got = f"the shape {[*value.shape]}" if isinstance(value, torch.Tensor) else got
-            raise ValueError(f"The metric {name} of {source} must be a scalar tensor or a number, but got {got}.")
+            raise HookError(f"{where}The metric {name} of {source} must be a scalar tensor or a number, but got {got}.")
         found[name] = value
     host = torch.stack([tensor.detach().double() for tensor in tensors.values()]).tolist() if tensors else []
     found |= dict(zip(tensors, host, strict=True))

@@ -135,7 +135,7 @@ def blocks_of(task: Clients, clients: list[int], round: int, per_client: dict[st
     planned = [task.batch_indices(client, round) for client in clients]
     divide = _cheapest_blocks if task.device.type == "cuda" else _blocks
     for block in divide([len(sizes) for _, _, sizes in planned], task.max_clients_per_vmap):
-        given = tree.map(lambda leaf, block=block: leaf[block], per_client)
+        given = tree.row(per_client, torch.tensor(block).to(task.device))  # the host waits once, not once a leaf
         padded, least = _pad([planned[position] for position in block])
         given["padded"] = tree.map(lambda leaf: leaf.to(task.device), padded)
         keys = [_loss_keys(task, clients[position], round, len(planned[position][2])) for position in block]

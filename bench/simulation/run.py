@@ -22,7 +22,7 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import Noted, RoundOutcome, as_numbers, build_callbacks, edits_of
+from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, edits_of, noted_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
@@ -208,13 +208,13 @@ class Run:
         known = edits_of(looked_at)
         for name, callback in self._callbacks.items() if not self._diverged else ():
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
-            noted = Noted(*callback.after_round(seen, self._own[name]))
+            noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
             if edits_of(looked_at) != known:
                 raise ValueError(
                     f"The callback {name} has changed a state, but callbacks only look; change a copy, by .clone()."
                 )
             self._own[name] = noted.own
-            metrics |= as_numbers(noted.metrics, name)
+            metrics |= as_numbers(noted.metrics, name, callback.after_round)
             self._stopped = self._stopped or noted.stop
             if noted.local_models:
                 row["local_models"] = noted.local_models

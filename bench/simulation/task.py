@@ -172,6 +172,13 @@ class Task:
         `max_clients_per_vmap`."""
         return self.engine == "loop" and num_bytes > self.largest_stack
 
+    @property
+    def trains_models_at_once(self) -> bool:
+        """Whether clients that start from different models train at once: on the vectorised engine on a GPU, where launches are
+        the limit. On a CPU they do not, so that numbers stay: products with params of each client's own are added up in another
+        order than products with params that all share."""
+        return self.engine == "vectorised" and self.device.type != "cpu"
+
     def map_clients(
         self,
         fn: OnClient,
@@ -190,10 +197,10 @@ class Task:
             fn: (data, plan, view) -> any tree of tensors; traced with a hidden client axis on the vectorised engine.
             cohort: the clients.
             round: names the batches and draws of this round.
-            params, buffers: what clients start from, leaves [*p]; leaves [K, *p] if own_params.
-            server: broadcast state, the same for all.
+            params, buffers: what clients start from, leaves [*p].
+            server: broadcast state, leaves [...].
             client: state of these clients, leaves [K, ...].
-            own_params: whether each client starts from params and buffers of its own.
+            own_params: whether each client has params, buffers and a broadcast state of its own: all their leaves are [K, ...].
         """
         per_client = {
             "client": client or {},
@@ -201,9 +208,9 @@ class Task:
             "num_steps": cohort.num_steps,
             "label_counts": cohort.label_counts,
         }
-        shared = {"settings": self.settings, "round": round, "server": server or {}}
-        start = {"params": params, "buffers": buffers}
-        (per_client if own_params else shared).update(start)
+        shared = {"settings": self.settings, "round": round}
+        received = {"params": params, "buffers": buffers, "server": server or {}}
+        (per_client if own_params else shared).update(received)
         return ENGINES[self.engine](self, fn, self.global_ids(cohort.ids).tolist(), shared, per_client)
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from bench.speed.workload import Setting
 
 _METHODS = ("fedavg", "moon", "scaffold", "feddyn", "fedsam", "fedconcat", "fedconcat-id")
 _CLIENTS, _BATCH = 10, 32
-_OPTIONS = {"num_clusters": 2, "encoder_rounds": 2, "inference_images": 1000}  # of methods that have them
+_OPTIONS = {"num_clusters": 5, "encoder_rounds": 2, "inference_images": 1000}  # of methods that have them
 
 
 @dataclass(frozen=True)

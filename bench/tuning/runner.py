@@ -262,8 +262,10 @@ def run_searches(
         inspect(session.fleet, runs, data_dir, machines.resources)
         session.fleet.wait_for(machines.resources, storage)
         allocator = make_allocator(store, machines.resources, on_message, data_dir, session.fleet)
+        at_once = min(count, machines.max_concurrent or count)
         shares = {
-            name: allocator.of(_first_job(search), len(search.search.configs)) for name, search in by_name.items()
+            name: session.fleet.spread(allocator.of(_first_job(search), len(search.search.configs)), at_once)
+            for name, search in by_name.items()
         }
         requests = {name: session.fleet.request(share) for name, share in shares.items()}
         recorder = ConfigurationRecorder(by_name, store, on_message, bar, session, allocator, shares, names_hosts)

@@ -18,6 +18,7 @@ from dataclasses import MISSING, fields
 
 from bench import references
 from bench.errors import ConfigError, unknown
+from bench.hooks import require_hooks
 from bench.registry import Entry, registered_partition
 from datasets.partitions.base import KINDS, Drawn, Partition
 
@@ -125,10 +126,7 @@ def _class_of(entry: Entry) -> type[Partition]:
         ValueError: if it is no partition, or has other fields than its decorator says.
     """
     kind = entry.load()
-    if not issubclass(kind, Partition):
-        raise ValueError(
-            f"{entry.target} in {entry.place} must extend datasets.partitions.Partition, or be a function."
-        )
+    require_hooks(entry, kind, "Partition", "deal")
     if (found := [field.name for field in fields(kind)]) != [*_parameters(entry)]:
         raise ValueError(
             f"{entry.target} in {entry.place} must be a @dataclass(frozen=True) whose fields are the symbols of its decorator, "

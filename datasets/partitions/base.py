@@ -1,5 +1,6 @@
 """What a partition is: the class that each kind extends."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import ClassVar, NamedTuple
@@ -131,6 +132,7 @@ class Partition:
             raise ValueError(mistake)
         if dirichlet_seed_override is not None and self.takes_seed_override:
             seed = dirichlet_seed_override
+        before = _global_states()
         try:
             drawn = self.deal(np.array(labels), num_clients, num_classes, seed, groups=groups, num_test=num_test)
             sides = [drawn.indices, drawn.test_indices or ()] if self.has_own_tests else [drawn.indices]
@@ -139,6 +141,11 @@ class Partition:
             raise
         except Exception as error:  # whatever the code of a lab raises
             raise ValueError(self.entry.failure(error)) from error
+        if _global_states() != before:
+            raise ValueError(
+                f"{self.entry.target} in {self.entry.place} draws from a generator that all code shares, np.random or random, "
+                "so that nobody could repeat what it deals; take every draw from rng, or from np.random.default_rng(seed)."
+            )
         if not fits:
             raise ValueError(
                 f"{self.name} must deal each of the {len(labels)} examples to one client at most: {num_clients} integer arrays "
@@ -183,6 +190,12 @@ class Partition:
     def describe_groups(self, num_clients: int) -> str:
         """What sets groups of clients apart beside their numbers of examples, as one sentence; "" for nothing."""
         return ""
+
+
+def _global_states() -> tuple:
+    """Where the generators are that NumPy and Python share with all code."""
+    _, keys, *rest = np.random.get_state()
+    return random.getstate(), keys.tobytes(), *rest
 
 
 def _are_dealt(parts: Sequence[np.ndarray], num_clients: int, num_examples: int) -> bool:

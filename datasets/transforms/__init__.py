@@ -10,7 +10,7 @@ It returns a recipe for each dataset, and one under `ALL` for those that it does
 from collections.abc import Mapping
 
 from bench import references
-from bench.errors import unknown
+from bench.errors import suggestion, unknown
 from bench.registry import Registry, registered_transform
 from datasets.transforms.base import ALL, Identity, Recipe, Transform, prepare
 
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 REGISTRY = Registry("transform")
+_DATASETS = Registry("dataset")
 
 
 def build(name: str, dataset: str, shape: tuple[int, int, int], device: str = "cpu") -> Transform:
@@ -66,6 +67,12 @@ def recipes_of(name: str) -> Mapping[str, Recipe]:
             f"{entry.target} in {entry.place} must return a Recipe for each dataset, as {{ALL: Recipe(flip=True)}}, but "
             f"returned {recipes!r:.80}."
         )
+    known = [*_DATASETS, ALL]
+    for key in recipes:
+        # Others may be of a lab whose folder is not in use.
+        if key not in known and not references.is_dataset(key) and suggestion(key, known):
+            where = f"{entry.target} in {entry.place}, line {function.__code__.co_firstlineno}"
+            raise ValueError(f"{where}: {unknown('dataset', key, known)}")
     return recipes
 
 

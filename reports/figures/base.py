@@ -1,7 +1,8 @@
 """What a kind of figures is."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from bench.hooks import require_returned
 from bench.measurements.specs import Shown
 from bench.results.records import StoredGrid
 from bench.results.store import Store
@@ -19,6 +20,8 @@ class Figure(Shown):
     `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib imports it inside
     these: where a grid is read, and where only tables are printed, neither is.
     """
+
+    needed: ClassVar[tuple[str, ...]] = ("collect", "draw")
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """The numbers of the figure; something empty if there is nothing to draw yet.
@@ -49,4 +52,19 @@ class Figure(Shown):
     ) -> "dict[str, matplotlib.figure.Figure]":
         """Metric -> picture: one, of the grid's own metric. Arguments as of `collect` and `draw`."""
         found = self.collect(grid, records, store, value)
+        require_returned(self.collect, found, found is not None, "what draw shows, or an empty list,", "return found")
         return {grid["report"]["metric"]: self.draw(found, widths)} if found else {}
+
+    def pictures(self, *arguments: Any) -> "dict[str, matplotlib.figure.Figure]":
+        """`drawings`, which are seen to be pictures.
+
+        Raises:
+            HookError: if they are something else.
+        """
+        from matplotlib.figure import Figure as Picture
+
+        found = self.drawings(*arguments)
+        require_returned(self.drawings, found, isinstance(found, dict), "a dict of figures", "return {metric: figure}")
+        for drawn in found.values():
+            require_returned(self.draw, drawn, isinstance(drawn, Picture), "a matplotlib Figure", "return figure")
+        return found

@@ -3,6 +3,9 @@
 As in the table, a line shows the tuning choice with the best mean over seeds, and only finished runs count.
 """
 
+from typing import ClassVar
+
+from bench.hooks import require_returned
 from bench.results.metrics import ACCURACIES
 from bench.results.records import StoredGrid
 from bench.results.store import Store
@@ -17,6 +20,8 @@ from reports.widths import FIGURES, Widths
 
 class SeriesFigure(Figure):
     """A kind of figures that shows a `Series` of each table of the report."""
+
+    needed: ClassVar[tuple[str, ...]] = ("series",)
 
     def series(self, report: Report, table: Table, grid: StoredGrid, records: Records, store: Store) -> Series:
         """The numbers of one table of the report; other arguments as of `collect`."""
@@ -36,6 +41,8 @@ class SeriesFigure(Figure):
         report = build(grid, records, value)
         shown = [table for table in report.tables if self.shows(table.metric)]
         found = {table.metric: self.series(report, table, grid, records, store) for table in shown}
+        for series in found.values():
+            require_returned(self.series, series, isinstance(series, Series), "a Series", "return Series(...)")
         return {metric: series for metric, series in found.items() if len(series.points)}
 
     def drawings(

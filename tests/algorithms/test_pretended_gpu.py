@@ -6,12 +6,14 @@ import pytest
 import torch
 
 import algorithms
+from algorithms import Algorithm
 from algorithms.shared import tree
 from algorithms.shared.client_states import are_client_rows, rows_of
 from bench import models
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.evaluation import measure
+from bench.simulation.task import Task
 from bench.speed import pretended_gpu
 from tests.support import kinds
 from tests.support.pretended import MOST_KERNELS, MOST_WAITS, require_pretended_gpu
@@ -39,6 +41,12 @@ both_engines = pytest.mark.parametrize("engine", ENGINES)
 @pytest.fixture(autouse=True)
 def short_calibration(monkeypatch):
     monkeypatch.setattr("algorithms.shared.calibration._LEAST_STEPS", 20)
+
+
+@pytest.fixture
+def groups_at_once(monkeypatch):
+    """The CPU adds up as a GPU does, where clients of several models train at once; see `Task.trains_models_at_once`."""
+    monkeypatch.setattr(Task, "trains_models_at_once", property(lambda task: task.engine == "vectorised"))
 
 
 def trained(name: str, device: str, folder: Folder | None = None, **options) -> list:
@@ -88,7 +96,7 @@ def check_equal(name: str, folder: Folder, **options) -> None:
 
 @every_method
 @both_engines
-def test_a_run_on_a_device_has_the_numbers_of_the_cpu_through_save_and_resume(name, engine, tmp_path):
+def test_a_run_on_a_device_has_the_numbers_of_the_cpu_through_save_and_resume(name, engine, tmp_path, groups_at_once):
     check_equal(name, Folder(tmp_path), engine=engine)
 
 
@@ -96,7 +104,7 @@ def test_a_run_on_a_device_has_the_numbers_of_the_cpu_through_save_and_resume(na
 @both_engines
 @pytest.mark.parametrize("model", [model for model in MODELS if model != "mlp"])
 @pytest.mark.parametrize("name", SOME)
-def test_so_have_runs_with_other_inputs(name, model, engine, tmp_path):
+def test_so_have_runs_with_other_inputs(name, model, engine, tmp_path, groups_at_once):
     check_equal(name, Folder(tmp_path), engine=engine, **MODELS[model])
 
 
@@ -153,20 +161,29 @@ def test_states_of_clients_wait_on_the_host_and_are_copied_there_once_for_all_cl
         assert [event.kind for event in gpu.events] == ["to host"] * len(new)
 
 
-@both_engines
-def test_a_step_has_few_kernels(engine):
-    clients = 1 if engine == "loop" else 4
+def kernels_of_a_step(method: Algorithm, **options) -> int:
+    """Kernels of one more local step of all clients, in the first round."""
     counts = []
     for steps in (1, 2):
-        settings = {"local_epochs": None, "local_steps": steps, "batch_size": 8, "sizes": (16,) * clients}
-        cifar = MODELS["cnn"] | {"shape": (3, 32, 32)}
+        settings = {"local_epochs": None, "local_steps": steps, "batch_size": 8, "dtype": torch.float32} | options
         with pretended_gpu.session() as gpu:
-            method, task = (
-                algorithms.make("fedavg"),
-                toy_task(device=DEVICE, dtype=torch.float32, engine=engine, **cifar, **settings),
-            )
+            task = toy_task(device=DEVICE, **settings)
             state = method.init(task)
             gpu.launches.clear()
             method.step(task, state)
         counts.append(gpu.launches.total())
-    assert counts[1] - counts[0] <= MOST_KERNELS[engine], counts
+    return counts[1] - counts[0]
+
+
+@both_engines
+def test_a_step_has_few_kernels(engine):
+    clients, cifar = 1 if engine == "loop" else 4, MODELS["cnn"] | {"shape": (3, 32, 32)}
+    found = kernels_of_a_step(algorithms.make("fedavg"), engine=engine, sizes=(16,) * clients, **cifar)
+    assert found <= MOST_KERNELS[engine]
+
+
+@pytest.mark.parametrize("clusters", [1, 2, "none"])
+def test_a_step_of_fedconcat_has_as_many_kernels_as_one_of_fedavg_whatever_the_number_of_clusters(clusters):
+    task = {"engine": "vectorised", "sizes": (16,) * 6}
+    concatenated = algorithms.make("fedconcat", num_clusters=clusters)
+    assert kernels_of_a_step(concatenated, **task) == kernels_of_a_step(algorithms.make("fedavg"), **task)

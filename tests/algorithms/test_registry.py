@@ -109,7 +109,11 @@ def test_the_version_that_a_file_says_is_that_of_the_class():
         assert bool(comment.startswith(f"{version - 1} ")) == (version > 1), name
 
 
-def test_a_class_has_the_version_of_one_that_it_extends_in_its_file(register):
+def test_a_class_has_the_version_of_one_that_it_extends(register):
     versioned = MINE.replace("    strength", "    version = 3  # 2 was weaker\n    strength")
-    register(mine=versioned + '\n\n@registered("yours")\nclass Yours(Mine):\n    """Mine, too."""\n')
-    assert algorithms.version_of("mine") == algorithms.version_of("yours") == (3, "2 was weaker")
+    yours = '\n\n@registered("yours")\nclass Yours(Mine):\n    """Mine, too."""\n'
+    theirs = "from algorithms import registered\nfrom algorithms.mine import Mine\n"
+    theirs += yours.replace("yours", "theirs").replace("Yours", "Theirs")
+    register(mine=versioned + yours, theirs=theirs)
+    for name in ("mine", "yours", "theirs"):
+        assert algorithms.version_of(name) == (3, "2 was weaker") and algorithms.load(name).version == 3

@@ -227,7 +227,7 @@ def test_the_option_may_stand_before_and_behind_the_command():
 
 def test_workers_of_a_cluster_import_what_was_sent_and_look_nowhere_else(lab, tmp_path):
     """There the folders of the command do not exist, or are others."""
-    lab({"algorithms/fedmine.py": METHOD.replace("@registered", "from algorithms import registered\n\n@registered")})
+    lab({"algorithms/fedmine.py": method_files.RUNNABLE})
     sent = plugins.copy_to(tmp_path / "sent")
     (tmp_path / "pyproject.toml").write_text('[tool.skewbench]\nplugins = ["missing"]\n')
     code = "import algorithms; print(algorithms.load('fedmine').__module__, algorithms.REGISTRY['fedmine'].path)"

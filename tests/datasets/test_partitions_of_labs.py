@@ -1,12 +1,15 @@
 """Partitions that are functions of labs."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bench import imports, plugins
+from bench.cli.pipeline import _check_partitions_of_labs
 from bench.config import stale
 from bench.config.code_version import code_version, definitions_of, files_of
 from bench.config.resolve import resolve
@@ -106,6 +109,14 @@ def test_other_numbers_are_refused(lab, text):
         ("np.array_split(rows + 1, 4)", r"gives client \d the index 40, but there are 40 training examples"),
         ("np.array_split(rows - 1, 4)", "indices count from 0, but train of client . has -1"),
         ("np.array_split(rows / 1, 4)", r"gives client 0 float64 of shape \(10,\); indices are integers"),
+        (
+            "np.array_split(np.random.permutation(40), 4)",
+            "draws from a generator that all code shares, .* take every draw from rng",
+        ),
+        (
+            "__import__('random').shuffle([1, 2]) or np.array_split(rows, 4)",
+            "draws from a generator that all code shares",
+        ),
         ("np.array_split(rows, clients)", "failed in line 11: NameError: name 'clients' is not defined"),
     ],
 )
@@ -114,6 +125,18 @@ def test_what_is_no_partition_gets_a_sentence(lab, returned, sentence):
     lab(content)
     with pytest.raises(ValueError, match=f"^hospital in mylab/partitions/hospital.py.*{sentence}"):
         deal()
+
+
+def test_what_deals_otherwise_when_it_is_called_again_is_refused_before_any_work(lab):
+    for right, content in [(True, HOSPITAL), (False, HOSPITAL.replace("rng.perm", "np.random.default_rng().perm"))]:
+        lab(content)
+        cell = SimpleNamespace(missing="", config=resolve(SETTINGS))
+        with (
+            nullcontext()
+            if right
+            else pytest.raises(ConfigError, match="partitions/hospital.py deals other examples when")
+        ):
+            _check_partitions_of_labs([cell], SimpleNamespace(data_dir=None))
 
 
 @pytest.mark.parametrize(
@@ -181,7 +204,7 @@ def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [
-        ("(Partition)", "", "Wards in mylab/partitions/hospital.py must extend datasets.partitions.Partition"),
+        ("(Partition)", "", "Wards in mylab/partitions/hospital.py is no partition; write class Wards"),
         ("@dataclass(frozen=True)\n", "", r"must be a @dataclass\(frozen=True\) whose fields are .* the fields \[\]"),
         ("share: float", "part: float", r"the fields \['num_wards', 'part'\] and the symbols \['num_wards', 'share'\]"),
         ("Drawn(", "list(", r"Wards in mylab/partitions/hospital.py failed: AttributeError"),

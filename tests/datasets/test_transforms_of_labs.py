@@ -107,6 +107,11 @@ def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch):
             "Unknown argument of registered_transform 'versoin'. Did you mean 'version'",
         ),
         ('"turned"', '"turned", version=0', "version must be a whole number from 1 on, but got 0"),
+        (
+            "ALL: Recipe(",
+            '"minst": Recipe(), ALL: Recipe(',
+            "^turned in mylab/transforms/turned.py, line 4: Unknown dataset 'minst'. Did you mean 'mnist'",
+        ),
         ('"turned"', '"moon"', "Two things are registered as 'moon'"),
     ],
 )

@@ -17,7 +17,7 @@ METHODS = {
     "local": "no exchange",
     "centralized": "one client that holds everything",
     "ifca": "clusters that change",
-    "fedconcat": "clusters, one after another, and a second stage",
+    "fedconcat": "clusters that stay, and a second stage",
     "fedcat": "cycles of rounds",
     "ccvr": "a calibration after training",
     "fedcollab": "coalitions, found before training",

@@ -12,6 +12,7 @@ import click
 import typer
 
 import search_spaces
+from bench import worker
 from bench.cli import options as given
 from bench.cli.app import app
 from bench.experiments.cells import Cell, select
@@ -92,8 +93,8 @@ def check(words: list[str]) -> None:
             check_bench(["speed", *arguments])
         case ["python", "-m", "bench.gpu_check", *arguments]:
             gpu_check._parser().parse_args(arguments)
-        case ["python", "-m", "bench.worker", config]:
-            assert config.endswith(".json")
+        case ["python", "-m", "bench.worker", *arguments]:
+            worker._parser().parse_args(arguments)
         case ["python", "-m", "pytest", *arguments]:
             _check_pytest(arguments)
         case ["python", "-m", module] if module.startswith("tests."):

@@ -8,7 +8,7 @@ from bench.speed import pretended_gpu
 # A local step of FedAvg with the simple CNN may launch so many kernels: of one client on the loop, of all at once else.
 MOST_KERNELS = {"loop": 60, "vectorised": 90}
 # A round of FedAvg may wait so often, whatever the numbers of clients and steps.
-MOST_WAITS = {"loop": 6, "vectorised": 10}
+MOST_WAITS = {"loop": 6, "vectorised": 8}
 
 
 def require_pretended_gpu() -> None:

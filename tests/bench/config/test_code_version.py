@@ -54,7 +54,7 @@ OF_EVERY_RUN = {
 SHARED = {"algorithms/shared/checks.py"}
 STAGES = {
     *("algorithms/shared/concatenation.py", "algorithms/shared/clustering.py", "algorithms/shared/label_clusters.py"),
-    *("algorithms/shared/metrics.py", "algorithms/shared/models_per_cluster.py"),
+    *(f"algorithms/shared/{name}.py" for name in ("groups", "metrics", "models_per_cluster")),
     *("algorithms/shared/label_inference.py", "algorithms/fedavg.py", "algorithms/centralized.py"),
     "algorithms/shared/wrapper.py",
 }

@@ -14,6 +14,7 @@ import pytest
 
 from bench.execution import cluster, ray_session
 from bench.execution.fleet import Fleet
+from bench.execution.gpus import NO_GPU, mps_runs, trials_on_each
 from bench.execution.resources import Resources
 from bench.files import stderr_to
 from tests.support.processes import ROOT
@@ -209,6 +210,94 @@ def test_only_machines_that_may_train_are_asked_once_whether_they_can(fleet, mon
     for _ in range(2):
         machines.inspect(str, on_gpus)
     assert heard == asked and [*machines.unfit] == [nodes[0]["NodeID"]] and len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("trials", "gpus", "each"),
+    [(1, 1, 1), (8, 1, 8), (4, 2, 2), (3, 2, 2), (2, 2, 1), (1, 2, 1), (5, 4, 1), (7, 4, 2), (9, 4, 2), (14, 8, 1)],
+)
+def test_trials_are_dealt_to_gpus_so_that_none_is_idle_while_another_has_two(trials, gpus, each):
+    assert trials_on_each(trials, gpus) == each
+    placed = min(trials, each * gpus)
+    assert each == 1 or placed > each * (gpus - 1), "Ray fills one after the other"
+
+
+@pytest.mark.parametrize(
+    ("machines", "asked", "trials", "share"),
+    [
+        ([(16, 2)], 0.25, 4, 0.5),
+        ([(16, 2)], 0.25, 100, 0.25),
+        ([(16, 2)], 0.25, 1, 1.0),
+        ([(4, 2)], 0.125, 100, 0.5),
+        ([(16, 1), (16, 1), (64, 0)], 0.25, 4, 0.5),
+        ([(64, 2)], 1 / 6, 100, 0.1666),  # of 0.1667, to which Ray rounds 1 / 6, five fit
+        ([(16, 2)], 0.3, 100, 0.3333),
+        ([(16, 2)], 2.0, 1, 2.0),
+        ([(16, 0)], 0.25, 4, 0.25),
+    ],
+)
+def test_a_share_is_raised_to_what_leaves_no_gpu_idle(machines, asked, trials, share, fleet):
+    found, nodes, _ = fleet
+    nodes += [node(number, CPU=cores, GPU=gpus) for number, (cores, gpus) in enumerate(machines)]
+    assert found.spread(Resources(1.0, asked, "cuda"), trials).gpus == pytest.approx(share, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("works", "left", "said"),
+    [
+        (
+            [False, True, True],
+            2,
+            f"Of the 3 GPUs of the machine vm, 1 gets no more runs: {NO_GPU}.",
+        ),
+        ([True] * 3, 3, f"The GPUs of the machine vm work again, so runs go on there, after this: {NO_GPU}."),
+        ([False] * 3, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+        (None, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+    ],
+    ids=["one", "none", "all", "no-answer"],
+)
+def test_a_lost_gpu_is_held_and_a_machine_without_any_or_with_many_false_alarms_is_taken_out(
+    works, left, said, fleet, monkeypatch
+):
+    class Actor:
+        def __init__(self, number):
+            self.works = SimpleNamespace(remote=lambda: number)
+
+    def get(asked, timeout):
+        if works is None:
+            raise ray.exceptions.GetTimeoutError
+        return [works[number] for number in asked]
+
+    found, nodes, heard = fleet
+    nodes.append(node(1, CPU=8.0, GPU=3.0))
+    numbers, killed = iter(range(100)), []
+    monkeypatch.setattr(
+        ray,
+        "remote",
+        lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(next(numbers) % 3))),
+    )
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "kill", killed.append)
+    found.blame(nodes[0]["NodeID"], f"{NO_GPU}.")
+    found.blame("a" * 56, NO_GPU)
+    found._look_at_gpus()
+    assert (found.gpus, heard, len(killed)) == (left, [said], max(left, 3 * (not left)))
+    assert found.has_room(Resources(1.0, 3.0, "cuda")) is (left == 3)
+    if left == 3:
+        for _ in range(2):
+            found.blame(nodes[0]["NodeID"], f"{NO_GPU}.")
+            found._look_at_gpus()
+        assert heard == [said, said, f"The machine vm takes no more runs: {NO_GPU}."] and found.gpus == 0
+
+
+def test_mps_is_asked_whether_it_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert not mps_runs()
+    control = tmp_path / "nvidia-cuda-mps-control"
+    for status in (1, 0):
+        control.write_text(f"#!/bin/sh\nread asked && [ $asked = get_server_list ] && exit {status}\nexit 2\n")
+        control.chmod(0o755)
+        assert mps_runs() is (status == 0)
 
 
 def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs by submitit: plain processes of this machine, and jobs of a Slurm that is not there (see `tests.support.fake_slurm`)."""
+"""Runs without Ray: plain processes of this machine, and jobs of a Slurm that is not there (see `tests.support.fake_slurm`)."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import yaml
 from bench import api
 from bench.config.resolve import resolve
 from bench.execution import job_file, resources, run_recorder, submitted
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
@@ -40,9 +41,9 @@ def untimed(results: Path) -> dict[str, list]:
     return {run: [record, metrics(results)[run], Store(results).config(run)] for run, record in found.items()}
 
 
-def processes(driver: Driver, program: str = "submitit.core._submit") -> list[int]:
-    """Of the driver, those that train, or those of another program."""
-    return [pid for pid, command in family(driver.pid).items() if program in command]
+def processes(driver: Driver) -> list[int]:
+    """Those that train for the driver."""
+    return [pid for pid, command in family(driver.pid).items() if "bench.worker" in command]
 
 
 def is_alive(pid: int) -> bool:
@@ -92,7 +93,7 @@ def test_records_are_the_same_whatever_executes_the_runs(ray_session, slurm, tmp
 
 @pytest.mark.slow
 def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
-    """Workers killed, and asked to make room as Slurm does; the driver killed, and stopped."""
+    """Workers killed, and asked to end; the driver killed, and stopped."""
     grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | LONG)
     results = tmp_path / "results"
     command = ("--grid", grid, "--results-dir", results, "--executor", "local", "--checkpoint-seconds", 0)
@@ -112,10 +113,9 @@ def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: driver.printed().count("continues after round") == 2, driver)
     (worker,) = processes(driver)
-    os.kill(worker, signal.SIGUSR2)
+    os.kill(worker, signal.SIGTERM)
     wait_until(lambda: driver.printed().count("continues after round") == 3, driver)
-    left = [*processes(driver), *processes(driver, "submitit.local._local")]
-    assert left
+    assert (left := processes(driver))
     driver.send_signal(signal.SIGINT)
     assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 130
     assert "Traceback" not in driver.printed()
@@ -327,6 +327,63 @@ def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
         assert stage._deaths["a"] == 1
 
 
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_given_up_after_several(
+    executor, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(submitted, "_visible_gpus", lambda: ["4", "5", "6", "7"])
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
+    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    job, path, asked = SimpleNamespace(id="a"), tmp_path / "a.json", {"exclude": "bad"}
+
+    def lose(number):
+        one = submitted._Submitted(job, Handle("RUNNING"), path, slot=number, host=f"node{number}")
+        path.touch()
+        job_file.reports_of(path).touch()
+        stage._open["a"] = one
+        stage._record(one, WorkerReport(machine_error=NO_GPU))
+
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, executor)
+        stage.machines = submitted.Machines(Resources(1, 1.0, "cuda"), executor=executor, slurm={"time": 60, **asked})
+        stage._executor = SimpleNamespace(update_parameters=lambda **options: asked.update(options))
+        monkeypatch.setattr(stage, "_cancel", list)
+        monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
+        ended = []
+        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
+        for number in (0, 0, 1):
+            lose(number)
+        said = stage.recorder.callback.said
+        assert ended == [NO_GPU] and stage.waiting == [job, job] and said.count(job) == 2
+        texts = [text for text in said if text is not job]
+        if executor == "slurm":
+            assert asked["exclude"] == "bad,node0,node1"
+            assert texts == [f"The machine node{number} takes no more runs: {NO_GPU}." for number in (0, 1)]
+            return
+        assert texts == [f"GPU {number} of this machine takes no more runs: {NO_GPU}." for number in (4, 5)]
+        slots = []
+        monkeypatch.setattr(stage, "_write", lambda job, slot: slots.append(slot) or path)
+        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
+        stage.waiting, stage._leaving = [job], []
+        stage._submit()
+        assert slots == [2]
+        stage.waiting, stage._lost = [job], dict.fromkeys("4567", NO_GPU)
+        with pytest.raises(ValueError, match=f"This machine cannot go on: {NO_GPU}. Nothing is lost"):
+            stage._submit()
+
+
+@pytest.mark.slow
+def test_processes_that_torch_shows_no_gpu_fail_no_run(tmp_path, monkeypatch):
+    if resources._num_gpus():
+        pytest.skip("GPUs are there")
+    monkeypatch.setattr(resources, "_num_gpus", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    grid = write_grid(tmp_path, axes=GRID["axes"])
+    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    assert code != 0 and f"This machine cannot go on: {NO_GPU}. Nothing is lost" in " ".join(output.split()), output
+    assert not records(tmp_path / "results")
+
+
 def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):
     found = []
     one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json", host="node7")
@@ -419,27 +476,47 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
             share(*wrong)
 
 
-def test_processes_on_this_machine_share_no_gpu(tmp_path, monkeypatch):
-    class Executor:
-        submit = staticmethod(lambda training, path: SimpleNamespace(done=lambda: False, cancel=list))
-
-    monkeypatch.setattr(submitted, "_executor", lambda machines, folder: Executor)
+@pytest.mark.parametrize(
+    ("share", "gpus"),
+    [
+        ("2", {"a": "2,5", "b": "6,7"}),
+        ("1", {"a": "2", "b": "5", "c": "6", "d": "7"}),
+        ("0.5", {"a": "2", "b": "5", "c": "6", "d": "7", "e": "2", "f": "5"}),
+        ("0.7", {"a": "2", "b": "5", "c": "6", "d": "7"}),
+        ("0", dict.fromkeys("abcdef", "")),
+    ],
+)
+def test_processes_on_this_machine_are_spread_over_its_gpus(share, gpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(submitted, "Process", lambda path, threads: SimpleNamespace(done=lambda: False, cancel=list))
     monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
-    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(resources.os, "cpu_count", lambda: 6)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
-    machines = submitted.machines("local", 1, "2", 0, {})
-    assert machines.resources.device == "cuda"
+    machines = submitted.machines("local", 1, share, 0, {})
+    assert machines.resources.device == ("cpu" if share == "0" else "cuda")
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     with Store(tmp_path / "results").locked() as store:
-        jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abc"]
+        jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abcdef"]
         stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, None, machines, True)
         stage._submit()
         stage._submit()
-    found = {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")}
-    assert found == {"a": "2,5", "b": "6,7"}, "the third waits"
-    with pytest.raises(ValueError, match="needs a whole number as --gpus-per-trial, but got 0.5"):
-        submitted.machines("local", 1, "0.5", 0, {})
+    assert {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")} == gpus
     assert submitted.machines("local", 1, "auto", 0, {}).resources == Resources(1, 1.0, "cuda")
+
+
+def test_a_run_that_does_not_fit_into_its_share_of_a_gpu_says_what_to_ask_for(tmp_path, monkeypatch):
+    found = []
+    one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json")
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, "local")
+        monkeypatch.setattr(stage.recorder, "update", lambda *given: None)
+        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: found.append(result["reason"]))
+        for gpus in (1.0, 0.25):
+            stage.machines = submitted.Machines(Resources(1, gpus, "cuda"), executor="local")
+            stage._record(one, WorkerReport(out_of_memory=True))
+    assert found == [
+        "out of memory, with a whole GPU for itself",
+        "out of memory, with a share of a GPU (0.25 of it); ask for more by --gpus-per-trial",
+    ]
 
 
 def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_left_out(tmp_path):
@@ -500,4 +577,3 @@ def test_a_worker_says_what_is_wrong_with_its_file(content, sentence, tmp_path, 
 
     (tmp_path / "config.json").write_text(content)
     assert main([str(tmp_path / "config.json")]) == 2 and sentence in capsys.readouterr().err
-    assert main([]) == 2 and "name one file" in capsys.readouterr().err

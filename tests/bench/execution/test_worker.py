@@ -24,6 +24,7 @@ from bench.config.resolve import resolve
 from bench.contract.cases import Case
 from bench.contract.report import outcomes
 from bench.execution import worker as workers
+from bench.execution.gpus import NO_GPU
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, failure, storage_trouble
@@ -168,8 +169,9 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     assert [report.max_clients_per_vmap for report in said[:3]] == [5, 2, None]
     assert said[0].note == "out of GPU memory, continues with 5 clients at once"
     assert said[-1].result["status"] == "done" and len(rows(said)) == 6
-    fitting, error = 0, RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)")
-    assert train(replace(job, checkpoint_seconds=60))[-1].out_of_memory
+    for status in ("CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"):
+        fitting, error = 0, RuntimeError(f"CUDA error: {status} when calling `cublasCreate(handle)`")
+        assert train(replace(job, checkpoint_seconds=60))[-1].out_of_memory
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):
@@ -452,13 +454,20 @@ def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(workers, "make_deterministic", lambda tf32: None)
     worker = Worker(job, None, "cuda")
-    assert worker.step().machine_error == workers.NO_GPU
-    on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")
-    on_cpu.step(1)
-    on_cpu._device = "cuda"
-    monkeypatch.setattr(Run, "step", lambda run: (_ for _ in ()).throw(RuntimeError("CUDA error: device is gone")))
-    report = on_cpu.step()
-    assert report.machine_error == workers.NO_GPU and report.result is None
+    assert worker.step().machine_error == NO_GPU
+    busy = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
+    for is_seen, text, said in (
+        (False, "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", NO_GPU),
+        (True, f"{busy}\nCUDA kernel errors might be ...", f"{NO_GPU} that works ({busy})"),
+    ):
+        with monkeypatch.context() as patch:
+            on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")
+            on_cpu.step(1)
+            on_cpu._device = "cuda"
+            patch.setattr(torch.cuda, "is_available", lambda is_seen=is_seen: is_seen)
+            patch.setattr(Run, "step", lambda run, text=text: (_ for _ in ()).throw(RuntimeError(text)))
+            report = on_cpu.step()
+        assert report.machine_error == said and not report.out_of_memory and report.result is None
 
 
 def test_a_machine_whose_own_disk_is_full_is_unfit_and_does_not_end_the_grid(job, monkeypatch):
@@ -481,4 +490,4 @@ def test_a_machine_says_what_it_lacks_before_any_run(job, monkeypatch):
     svhn = resolve({"algorithm": "fedavg", "dataset": "svhn", "partition": "iid"})
     assert "svhn needs a data directory" in workers.inspect_machine([(svhn, Inputs())], None, "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert workers.inspect_machine([], None, "cuda") == workers.NO_GPU
+    assert workers.inspect_machine([], None, "cuda") == NO_GPU

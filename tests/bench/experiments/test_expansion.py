@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -215,6 +216,65 @@ def test_an_option_on_an_axis_goes_to_the_methods_that_have_it():
     ]
     with pytest.raises(ConfigError, match="Unknown setting 'num_cluster'. Did you mean 'num_clusters'"):
         expand(make_grid("mine", {"axes": axes, "settings": {"num_cluster": 3}}), "paper")
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "most"),
+    [
+        ("fedavg", [99], 5),
+        ("fedavg", [1, 99], None),
+        ("fedavg", ["last"], None),
+        ("fedconcat", [11], 10),
+        ("fedconcat", [10], None),
+    ],
+)
+def test_a_figure_of_rounds_that_no_run_has_is_refused(method, rounds, most):
+    """A method with stages has other rounds than the setting says; smaller budgets leave out what they do not have."""
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": [method]}
+    stages = (
+        {"encoder_rounds": 3, "classifier_rounds": 7, "num_clusters": 2} if method == "fedconcat" else {"rounds": 5}
+    )
+    report = {"figures": [{"kind": "weight-norms", "rounds": rounds}]}
+    grid = make_grid("mine", {"title": "t", "axes": axes, "settings": {"clients": 4, **stages}, "report": report})
+    sentence = (
+        f"^grid mine: report.figures.0: weight-norms shows round {rounds[0]}, but runs have {most} rounds; name one"
+    )
+    with pytest.raises(ConfigError, match=sentence) if most else nullcontext():
+        assert expand(grid, "full")
+    assert expand(grid, "smoke")
+
+
+@pytest.mark.parametrize(
+    ("part", "place"),
+    [
+        ({"settings": {"ronds": 3}}, "settings"),
+        ({"conditions": [{"when": {"algorithm": "fedavg"}, "set": {"ronds": 3}}]}, "conditions.1.set"),
+        ({"budgets": {"two": {"settings": {"ronds": 3}}}}, "budgets.two.settings"),
+        ({"tuning": [{"when": {"algorithm": "fedavg"}, "options": {"ronds": [3]}}]}, "tuning.0.options"),
+    ],
+)
+def test_a_misspelt_key_is_told_once_with_its_grid_and_place(part, place):
+    """Each of three methods has another list of what there is."""
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg", "fedprox", "fedconcat"]}
+    with pytest.raises(ConfigError) as caught:
+        expand(make_grid("mine", {"title": "t", "axes": axes} | part), "full")
+    (said,) = caught.value.mistakes
+    assert said.startswith(f"grid mine: {place}: Unknown setting 'ronds'. Did you mean 'rounds'?")
+
+
+def test_mistakes_of_a_file_name_its_grid_and_a_misspelt_method_of_a_condition_is_one():
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg"]}
+    conditions = [{"when": {"algorithm": ["fedporx"]}, "set": {"lr": 1.0}}]
+    content = {"title": "t", "axes": axes, "settings": {"rounds": -3}, "conditions": conditions}
+    with pytest.raises(ConfigError) as caught:
+        expand(make_grid("mine", content, source="mine.yaml"), "full")
+    first, second = caught.value.mistakes
+    assert first.startswith("grid mine: Unknown algorithm 'fedporx'. Did you mean 'fedprox'?")
+    assert second == "grid mine: rounds must be greater than 0, but got -3."
+    with pytest.raises(
+        ConfigError, match="^grid mine: report.metric: Unknown metric 'acuracy'. Did you mean 'accuracy'"
+    ):
+        make_grid("mine", {"title": "t", "axes": axes, "report": {"metric": "acuracy"}})
 
 
 def test_a_grid_takes_from_the_one_that_it_extends_what_it_does_not_say():

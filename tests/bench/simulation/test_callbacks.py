@@ -204,6 +204,33 @@ def test_a_metric_that_no_method_has_ends_the_run_in_its_first_round(digits):
     )  # not in every round
 
 
+PAIR = "but the pair (own, metrics) is expected; write return own, {}."
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("own", f", returned a dict, {PAIR}"),
+        ("{'distance': moved, 'share': step}", f", returned a dict, {PAIR}"),
+        ("None", f", returned None, {PAIR}"),
+        ("own, {}, '', None, 1", f", returned 5 values, {PAIR}"),
+        ("own, {}, True", ', returned a bool, but a sentence as stop is expected; write stop="...".'),
+        ("own, {'distance': 'far'}", ": The metric distance of moved must be a scalar tensor or a number, but got 'far'."),
+    ],
+)  # fmt: skip
+def test_a_callback_that_returns_something_else_fails_the_run_with_its_file_and_line(
+    digits, tmp_path, monkeypatch, returned, said
+):
+    at = CALLBACK.index("        moved =")
+    wrong = f"{CALLBACK[:at]}        moved = step = 1.0\n        return {returned}\n"
+    method_files.use(tmp_path / "other", monkeypatch, {"algorithms/fednoted.py": METHOD, "callbacks/moved.py": wrong})
+    config = looked("moved")
+    with pytest.raises(ValueError) as raised:
+        Run(config, digits).step()
+    line = next(number for number, text in enumerate(wrong.splitlines(), 1) if "def after_round" in text)
+    assert failure(raised.value, config)["reason"] == f"after_round in other/callbacks/moved.py, line {line}{said}"
+
+
 def test_a_callback_that_returns_no_scalar_is_told_so(digits, tmp_path, monkeypatch):
     wrong = CALLBACK.replace('"share": step / moved', '"share": step.repeat(2)')
     method_files.use(tmp_path / "other", monkeypatch, {"algorithms/fednoted.py": METHOD, "callbacks/moved.py": wrong})

@@ -266,6 +266,23 @@ def test_every_batch_has_a_key_of_its_own_that_is_the_same_on_both_engines():
         assert not set(looped.flatten().tolist()) & set(other.flatten().tolist())
 
 
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_clients_may_have_params_buffers_and_a_broadcast_state_of_their_own(engine):
+    """Three clients of 12, 36 and 12 examples: in two blocks of the vectorised engine."""
+    task, params = toy_task(sizes=(12, 36, 12), engine=engine), torch.arange(3.0)
+    found = task.map_clients(
+        lambda data, plan, view: torch.stack([view.params["w"], view.model.buffers["b"], view.server["s"]]),
+        task.cohort(torch.arange(3)),
+        round=0,
+        params={"w": params},
+        buffers={"b": 10 * params},
+        server={"s": 100 * params},
+        own_params=True,
+    )
+    assert found.result.tolist() == [[0, 0, 0], [1, 10, 100], [2, 20, 200]]
+    assert found.buffers["b"].tolist() == [0, 10, 20]
+
+
 def test_running_statistics_have_the_precision_of_the_task_and_counters_stay_integers():
     """Batch normalisation refuses inputs and running statistics of two precisions."""
     task = replace(normalised_task(rounds=1), dtype=torch.float64)

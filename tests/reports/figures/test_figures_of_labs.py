@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 from bench import plugins, registry
 from bench.cli.app import app
 from bench.cli.listing import listing
-from bench.errors import ConfigError
+from bench.errors import ConfigError, HookError
 from bench.execution import scheduler
 from bench.experiments.grid_loading import load_grid
+from bench.measurements.specs import REGISTRY, figure_of
 from bench.results.store import Store
 from bench.results.written import code_digest
 from tests.support import manual, method_files
@@ -81,6 +82,12 @@ def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_h
 
 
 def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
+    wrong = DRIFT.replace("return {", "result = probe.round > 1 or troch\n        _ = {")
+    use(tmp_path, monkeypatch, wrong)
+    text = bench("run", "--grid", str(tmp_path / "drift.yaml"))[1]
+    assert f"not measured: Drift in mylab/figures/drift.py failed in line {line_of('return {')}: NameError" in text
+    place = f"measure in mylab/figures/drift.py, line {line_of('def measure')}"
+    assert f"not measured: {place}, returned None, but a dict is expected; write return {{name: numbers}}." in text
     wrong = DRIFT.replace("axes.hist(distances)", "axes.hist(distance)").replace('"distances": (', '"distance": (')
     use(tmp_path, monkeypatch, wrong)
     (tmp_path / "drift.yaml").write_text(GRID + "    - {kind: curves, x: rounds}\n")
@@ -100,12 +107,48 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("before", "hook", "wanted"),
+    [
+        ("return [\n            (f", "collect", "what draw shows, or an empty list, is expected; write return found."),
+        ("return figure", "draw", "a matplotlib Figure is expected; write return figure."),
+    ],
+)
+def test_a_hook_that_returns_nothing_is_told_with_its_line(tmp_path, monkeypatch, before, hook, wanted):
+    text = DRIFT.replace("in first_runs(grid, records, value)", "in [('iid', {'rounds': 3}, '')]")
+    text = text.replace('self.results(store, run_id, config["rounds"])', "{Probe('drift', 1): {'distances': [1.0]}}")
+    use(tmp_path, monkeypatch, text.replace(before, before.replace("return", "found =")))
+    figure = figure_of({"kind": "drift"})
+    with pytest.raises(HookError) as raised:
+        figure.pictures({"report": {"metric": "accuracy"}}, {}, None)
+    said = f"{hook} in mylab/figures/drift.py, line {line_of(f'def {hook}')}, returned None, but {wanted}"
+    assert str(raised.value) == REGISTRY["drift"].failure(raised.value) == said
+
+
+def line_of(text):
+    return DRIFT[: DRIFT.index(text)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
     ("text", "figure", "said"),
     [
         (DRIFT, "kind: drift, round: 1", "drift: Unknown key 'round'. Did you mean 'rounds'? Known: kind, rounds."),
         (DRIFT, "kind: drift, rounds: [0]", "A round must be a positive integer or last, but got 0."),
+        (
+            DRIFT.replace("return [Probe(self.kind, number) for", "return [(number) for"),
+            "kind: drift",
+            "probes in mylab/figures/drift.py, line 17, returned a list, but a list of Probe is expected; write return [Probe(",
+        ),
+        (
+            DRIFT.replace("return [Probe(self.kind, number)", "return [Prob(self.kind, number)"),
+            "kind: drift",
+            "Drift in mylab/figures/drift.py failed in line 18: NameError: name 'Prob' is not defined.",
+        ),
         (DRIFT, "kind: drfit", "Unknown kind of figure 'drfit'. Did you mean 'drift'?"),
-        (DRIFT.replace("(Figure)", ""), "kind: drift", "mylab/figures/drift.py: Drift must be a class derived from"),
+        (
+            DRIFT.replace("(Figure)", ""),
+            "kind: drift",
+            "Drift in mylab/figures/drift.py is no figure; write class Drift(Fig",
+        ),
         (
             "import nowhere\n" + DRIFT,
             "kind: drift",

@@ -1,0 +1,107 @@
+"""Hooks of the classes that people write: what is wrong in how a class overrides them, and in what they return."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.errors import HookError
+from bench.registry import KINDS, Entry, Registry
+
+Hook = Callable[..., Any]
+_OURS = {spec.package.partition(".")[0] for spec in KINDS.values()}
+
+
+def place_of(hook: Hook) -> str:
+    """Name, file and line of a hook: "server_step in mylab/algorithms/fedmine.py, line 20"."""
+    code = getattr(hook, "__code__", None)
+    if code is None:
+        return "what runs on a client"
+    entries = (entry for kind, spec in KINDS.items() if spec.decorator for entry in Registry(kind).values())
+    places = (entry.place for entry in entries if str(entry.path) == code.co_filename)
+    return f"{code.co_name} in {next(places, Path(code.co_filename).name)}, line {code.co_firstlineno}"
+
+
+def require_returned(hook: Hook, returned: Any, fits: bool, wanted: str, write: str) -> None:
+    """Raises HookError unless what a hook has returned fits.
+
+    Args:
+        wanted: what is expected, in words.
+        write: what to write instead.
+    """
+    if not fits:
+        got = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        got = "None" if returned is None else got
+        raise HookError(f"{place_of(hook)}, returned {got}, but {wanted} is expected; write {write}.")
+
+
+@functools.cache  # a grid loads each class for each of its cells
+def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
+    """Raises ValueError with all that is wrong in how the classes of a file override hooks: names almost like hooks, which
+    nothing would call, hooks that take other arguments than they get, and hooks that are left out.
+
+    Args:
+        extends: the class that has these hooks, for messages.
+        needed: hooks that it leaves to others.
+    """
+    where = f"{entry.target} in {entry.place}"
+    if not (isinstance(made, type) and any(map(_is_ours, made.__mro__[1:]))):
+        raise ValueError(f"{where} is no {entry.kind}; write class {entry.target}({extends}).")
+    own = [kind for kind in made.__mro__ if kind.__module__ == entry.module]
+    mistakes = []
+    if wrong := {name: hook for kind in own for name, hook in _misspelt(kind).items()}:
+        meant = ", ".join(f"{name}{_line(made, name)} ({hook}?)" for name, hook in wrong.items())
+        mistakes.append(
+            f"{where} has attributes that nothing reads or calls, with names almost like hooks: {meant}. Correct them, or "
+            "begin the name of a helper with _."
+        )
+    elif absent := [name for name in needed if _is_left_to_others(getattr(made, name, None))]:
+        mistakes.append(f"{where} has no {' and no '.join(absent)}, which every {entry.kind} needs; add it.")
+    mistakes += [mistake for kind in own for mistake in _other_arguments(kind)]
+    if mistakes:
+        raise ValueError(" ".join(mistakes))
+
+
+def _misspelt(kind: type) -> dict[str, str]:
+    """What a class defines beside its options and hooks -> the hook that each name resembles."""
+    own = {name for name in vars(kind).keys() - inspect.get_annotations(kind).keys() if not name.startswith("_")}
+    hooks = {name for base in kind.__mro__[1:] if _is_ours(base) for name in vars(base)}
+    close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in sorted(own - hooks)}
+    return {name: found[0] for name, found in close.items() if found}
+
+
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.split(".")[0] in _OURS
+
+
+def _line(made: type, name: str) -> str:
+    found = inspect.getattr_static(made, name)
+    code = getattr(getattr(found, "fget", found), "__code__", None)
+    return f" in line {code.co_firstlineno}" if code else ""
+
+
+def _is_left_to_others(hook: Any) -> bool:
+    """Whether a hook is not there, or is the one of a base class that raises NotImplementedError."""
+    return hook is None or "NotImplementedError" in getattr(getattr(hook, "__code__", None), "co_names", ())
+
+
+def _other_arguments(kind: type) -> Iterator[str]:
+    """A sentence for each function of a class that cannot be called as what it overrides."""
+    for name, own in vars(kind).items():
+        base = next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None)
+        if name.startswith("_") or not inspect.isfunction(own):
+            continue
+        if isinstance(base, property):
+            yield f"{place_of(own)}, is read, not called; write @property above it."
+        elif inspect.isfunction(base):
+            given = inspect.signature(base).parameters.values()
+            by_place = [None for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+            try:
+                inspect.signature(own).bind(
+                    *by_place, **{one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
+                )
+            except TypeError:
+                taken, wanted = (", ".join(inspect.signature(hook).parameters) for hook in (own, base))
+                yield f"{place_of(own)}, takes ({taken}), but it gets ({wanted}); write these arguments."
