@@ -210,9 +210,7 @@ class GridReport:
                 by_metric = figure.pictures(expanded, self.records, self.store, value, widths or FIGURES)
                 for of, drawn in by_metric.items():
                     stem = file_name(f"{name}-{title}" + (f"-{of}" if of != metric else ""), longest=200)
-                    for path in (below(folder, f"{stem}.{format}") for format in lines.FORMATS):
-                        lines.save(drawn, path)
-                        paths.append(path)
+                    paths += lines.save(drawn, below(folder, stem))
             except Exception as error:
                 entry = REGISTRY[figure.kind]
                 if not entry.lab or (isinstance(error, OSError) and not entry.has_raised(error)):  # no space is left
@@ -343,5 +341,5 @@ def _measured(what: dict, expanded: StoredGrid, records: "Records", store) -> di
         run: result
         for run, cell, record in ended_runs(expanded, records)
         if record["status"] == "done"
-        for result in table.results(store, run, cell["config"]["rounds"]).values()
+        for result in table.results(store, run, cell["config"]["rounds"], record).values()
     }

@@ -188,7 +188,10 @@ def test_the_front_page_is_short():
 
 def test_every_message_of_troubleshooting_is_one_of_the_code():
     found = [
-        part for folder in ("bench", "datasets") for path in (ROOT / folder).rglob("*.py") for part in texts_of(path)
+        part
+        for folder in ("algorithms", "bench", "datasets")
+        for path in (ROOT / folder).rglob("*.py")
+        for part in texts_of(path)
     ]
     quoted = re.findall(r"^### (.+)$", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
     quoted += re.findall(r"`([^`\n]+ … ?[^`\n]*)`", (DOCS / "troubleshooting.md").read_text())

@@ -9,6 +9,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import Accounting
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
+from algorithms.shared.returned import delta_of
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 from bench.models.base import Model
@@ -126,7 +127,7 @@ class RoundHooks(Algorithm):
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
         all others are stacked, leaves [K, ...]."""
-        return tree.add(params, update["delta"]), server
+        return tree.add(params, delta_of(self.local_update, update, params)), server
 
     # For methods that need more
 
@@ -147,7 +148,7 @@ class RoundHooks(Algorithm):
             updates: stacked updates, leaves [K, ...].
             cohort: the clients that sent them.
         """
-        return {"delta": Average(updates["delta"], cohort.weights)}
+        return {"delta": Average(delta_of(self.local_update, updates), cohort.weights)}
 
     def aggregate(self, task: Task, params: Tree, server: Tree, updates: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from stacked updates, leaves [K, ...]: `server_step` with their `weighted_means`."""

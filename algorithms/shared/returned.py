@@ -1,10 +1,12 @@
 """What hooks return: a wrong kind of value is told with the hook, its file and its line."""
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from algorithms.shared.local_sgd import LocalResult
 from algorithms.shared.tree import Tree
 from bench.errors import HookError
 from bench.hooks import Hook, place_of
@@ -16,7 +18,8 @@ def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of ten
     Raises:
         HookError: naming the first leaf that is none.
     """
-    for entry, leaf in _odd_leaves(returned):
+    if not _has_only_tensors(returned):
+        entry, leaf = next(_odd_leaves(returned))
         raise HookError(
             f"{place_of(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
             "torch.zeros(())."
@@ -29,20 +32,64 @@ def tensors_from(hook: Hook, *arguments: Any) -> Tree:
     return tensors_of(hook, hook(*arguments))
 
 
-def server_parts_of(hook: Hook, returned: Any) -> tuple[Tree, Tree]:
-    """New params and server state, as a hook returned them.
+def update_from(hook: Hook, *arguments: Any) -> LocalResult:
+    """What `local_update` returns for these arguments.
 
     Raises:
-        HookError: if they are no pair, or have something else than tensors.
+        HookError: if it is no `LocalResult`, its update is no dict, or a leaf is no tensor.
+    """
+    returned = hook(*arguments)
+    for what, value, kind in (("", returned, LocalResult), (" as the update", getattr(returned, "update", {}), dict)):
+        if not isinstance(value, kind):
+            raise HookError(
+                f"{place_of(hook)}, returned {_in_words(value)}{what}, but a {kind.__name__} is expected; write return "
+                'LocalResult({"delta": delta}, view.client).'
+            )
+    return tensors_of(hook, returned)
+
+
+def delta_of(hook: Hook, update: Tree, params: Tree | None = None) -> Tree:
+    """The "delta" of the updates that `local_update` returned, for a hook that reads it.
+
+    Args:
+        params: what it is added to; None if it is not.
+
+    Raises:
+        HookError: if there is none, or it does not fit the params.
+    """
+    if "delta" not in update:
+        raise HookError(
+            f'{place_of(hook)}, returned an update with {_listed(update)}, but "delta" is expected; send trained params - '
+            'view.params as "delta", or override weighted_means and server_step, which read it.'
+        )
+    if params is not None:
+        _require_fit(hook, "a delta", update["delta"], params)
+    return update["delta"]
+
+
+def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree]:
+    """New params and server state, as a hook returned them.
+
+    Args:
+        params: those before, of which the new ones have the names, shapes and types.
+
+    Raises:
+        HookError: if they are no pair, have something else than tensors, or are not like the params before.
     """
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise HookError(
             f"{place_of(hook)}, returned {_in_words(returned)}, but the pair (params, server) is expected; write return "
             "params, server."
         )
-    params, server = returned
-    tensors_of(hook, {"params": params, "server": server}, "states are trees of tensors")
-    return params, server
+    new, server = returned
+    if isinstance(new, dict) and isinstance(server, dict) and new.keys() != params.keys() == server.keys():
+        raise HookError(
+            f"{place_of(hook)}, returned the pair (server, params), but (params, server) is expected; write return params, "
+            "server."
+        )
+    tensors_of(hook, {"params": new, "server": server}, "states are trees of tensors")
+    _require_fit(hook, "params", new, params)
+    return new, server
 
 
 def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
@@ -63,6 +110,49 @@ def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
                 "number; reduce it, by .mean() or tree.norm(...)."
             )
     return dict(metrics)
+
+
+def _require_fit(hook: Hook, what: str, new: Any, params: Tree) -> None:
+    """Raises HookError unless a hook returned tensors with the names, shapes and types of the params."""
+    if not isinstance(new, dict):
+        found, advice = f"{_in_words(new)} as {what}", "return a dict of tensors"
+    elif lacking := [name for name in params if name not in new]:
+        found, advice = f"{what} without {_listed(lacking)}", "return all of them"
+    elif len(new) > len(params):
+        found, advice = (
+            f"{what} with {_listed(name for name in new if name not in params)} beside them",
+            "leave this out",
+        )
+    else:
+        odd = next((name for name, leaf in params.items() if _is_other(new[name], leaf)), None)
+        if odd is None:
+            return
+        found = f"{what} whose {odd} is {_kind_in_words(new[odd])}"
+        advice = f"return it as {_kind_in_words(params[odd])}"
+    raise HookError(
+        f"{place_of(hook)}, returned {found}, but the names, shapes and types of the round's params are expected; {advice}."
+    )
+
+
+def _is_other(value: Any, leaf: Tensor) -> bool:
+    return not isinstance(value, Tensor) or value.dtype is not leaf.dtype or value.shape != leaf.shape
+
+
+def _kind_in_words(value: Any) -> str:
+    return f"{value.dtype} {[*value.shape]}" if isinstance(value, Tensor) else _in_words(value)
+
+
+def _listed(names: Iterable[str]) -> str:
+    first = [*itertools.islice(names, 4)]
+    return ", ".join([*map(str, first[:3]), *["..."] * (len(first) > 3)]) or "nothing"
+
+
+def _has_only_tensors(tree: Any) -> bool:
+    if isinstance(tree, Tensor):
+        return True
+    if isinstance(tree, dict):
+        return all(map(_has_only_tensors, tree.values()))
+    return isinstance(tree, tuple) and all(map(_has_only_tensors, tree))
 
 
 def _odd_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import add_costs, no_costs
 from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
-from algorithms.shared.returned import scalars_of, server_parts_of, tensors_from, tensors_of
+from algorithms.shared.returned import scalars_of, server_parts_of, tensors_from, tensors_of, update_from
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
@@ -46,7 +46,7 @@ class RoundBased(RoundHooks):
         update, client, _ = outputs.result
         hook = self.server_step if type(self).aggregate is RoundHooks.aggregate else self.aggregate
         aggregated = self.aggregate(task, state["params"], state["server"], update, cohort)
-        params, server = server_parts_of(hook, aggregated)
+        params, server = server_parts_of(hook, aggregated, state["params"])
         return self._finished(
             task,
             state,
@@ -67,7 +67,7 @@ class RoundBased(RoundHooks):
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
         update, trained = {**received.stacked(), **received.means()}, received.buffers()
         stepped = self.server_step(task, state["params"], state["server"], update, cohort)
-        params, server = server_parts_of(self.server_step, stepped)
+        params, server = server_parts_of(self.server_step, stepped, state["params"])
         after = self._finished(
             task,
             state,
@@ -128,8 +128,9 @@ class RoundBased(RoundHooks):
 
     def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         """`Task.map_clients` with everything that a client of this method receives."""
+        checked = update_from if fn == self.local_update else tensors_from
         return task.map_clients(
-            functools.partial(tensors_from, fn),
+            functools.partial(checked, fn),
             cohort,
             round=state["round"],
             **self.received(state),

@@ -16,6 +16,7 @@ from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import require_hooks, require_returned
 from bench.registry import Registry
 from bench.results.json_schema import Shape, mismatch
+from bench.results.records import RunRecord
 from bench.results.store import Store
 
 if TYPE_CHECKING:
@@ -97,10 +98,16 @@ class Shown(Part):
         """
         raise NotImplementedError
 
-    def results(self, store: Store, run_id: str, rounds: int) -> dict[Probe, dict[str, Any]]:
+    def results(
+        self, store: Store, run_id: str, rounds: int, record: RunRecord | None = None
+    ) -> dict[Probe, dict[str, Any]]:
         """What was measured of a run of so many rounds, or fewer if a callback has ended it, with the names of the classes;
-        without what was not."""
-        trained = trained_rounds(store, run_id, rounds)
+        without what was not.
+
+        Args:
+            record: of the run; None to read it.
+        """
+        trained = trained_rounds(store, run_id, rounds, record)
         found = {probe: self.result_of(store, run_id, probe) for probe in self.probes(trained)}
         return {probe: result for probe, result in found.items() if result}
 
@@ -170,9 +177,9 @@ def rounds_of(wanted: Iterable[int | str], rounds: int) -> list[int]:
     return sorted(number for number in numbers if number <= rounds)
 
 
-def trained_rounds(store: Store, run_id: str, rounds: int) -> int:
-    """Of so many rounds, those that a run has trained: a callback may have ended it early."""
-    record = store.record(run_id)
+def trained_rounds(store: Store, run_id: str, rounds: int, record: RunRecord | None = None) -> int:
+    """Of so many rounds, those that a run has trained: a callback may have ended it early. A record that is None is read."""
+    record = record or store.record(run_id)
     rows = store.rows(run_id) if record and record["reason"] else []  # why it has ended early, of a run that is done
     return min(rounds, rows[-1]["round"]) if rows else rounds
 

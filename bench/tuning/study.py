@@ -286,9 +286,9 @@ class Study:
 
 
 def _place(one: Outcome) -> tuple[float, ...]:
-    """What outcomes are sorted by."""
-    stopped = not one.complete
-    return stopped, -one.rounds * stopped, not (stopped or one.is_choice), -one.mean
+    """What outcomes are sorted by: those that went furthest come first, the complete ones; of equally long ones, those that
+    diverged come last."""
+    return -one.rounds, one.diverged > 0, -one.mean
 
 
 def _holds(parameter: Parameter, value: Any) -> bool:

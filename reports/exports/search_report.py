@@ -28,9 +28,8 @@ def write(study: Study, outcomes: list[Outcome], with_figures: bool = True) -> l
     write_file(paths["csv"], to_csv(table.round({"mean": 6, "std": 6})))
     drawn = [*paths.values()]
     for name, figure in (search_figures.draw(study, outcomes) if with_figures else {}).items():
-        for suffix in figures.FORMATS:
-            drawn.append(below(folder, f"{stem}-{name}.{suffix}"))
-            figures.save(figure, drawn[-1], bbox_inches="tight")  # Optuna's labels would be cut off
+        # Optuna's labels would be cut off.
+        drawn += figures.save(figure, below(folder, f"{stem}-{name}"), bbox_inches="tight")
     return drawn
 
 

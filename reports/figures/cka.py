@@ -78,7 +78,10 @@ class Cka(SeriesFigure):
         if self.show == "layers":
             return super().collect(grid, records, store, value)
         runs = first_runs(grid, records, value)
-        rows = [self._matrices(title, self.results(store, run_id, config["rounds"])) for title, config, run_id in runs]
+        rows = [
+            self._matrices(title, self.results(store, run_id, config["rounds"], records[run_id]))
+            for title, config, run_id in runs
+        ]
         return [row for row in rows if row]
 
     def draw(self, found: list[list[Matrix]], widths: Widths = FIGURES):
@@ -113,7 +116,7 @@ class Cka(SeriesFigure):
                 results = [
                     result
                     for run_id in done_runs(cell, records)
-                    for result in self.results(store, run_id, configs[run_id]["rounds"]).values()
+                    for result in self.results(store, run_id, configs[run_id]["rounds"], records[run_id]).values()
                 ]
                 by_layer = _means_by_layer(results)
                 if not by_layer.empty:

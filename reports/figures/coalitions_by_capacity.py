@@ -80,7 +80,7 @@ class CoalitionsByCapacity(Figure):
         return [
             ByCapacity(run, np.array(found["ends"]), np.array(found["coalitions"]))
             for run in divided(grid, records)
-            for found in self.results(store, run.run_id, run.config["rounds"]).values()
+            for found in self.results(store, run.run_id, run.config["rounds"], records[run.run_id]).values()
         ]
 
     def draw(self, found: list[ByCapacity], widths: Widths = FIGURES):

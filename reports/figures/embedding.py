@@ -65,7 +65,7 @@ class Embedding(Figure):
         return {
             title: embedding
             for title, config, run_id in runs
-            for embedding in self.results(store, run_id, config["rounds"]).values()
+            for embedding in self.results(store, run_id, config["rounds"], records[run_id]).values()
         }
 
     def draw(self, found: dict[str, dict], widths: Widths = FIGURES):

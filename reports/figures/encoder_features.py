@@ -93,7 +93,7 @@ class EncoderFeatures(Figure):
         """What was measured, of the first seed that is done of each cell."""
         shown = []
         for title, config, run_id in first_runs(grid, records, value):
-            found = self.results(store, run_id, config["rounds"])
+            found = self.results(store, run_id, config["rounds"], records[run_id])
             panels = {}
             for probe, result in found.items():
                 clients = dict.fromkeys(result["owners"])

@@ -73,18 +73,22 @@ def draw(series: Series, widths: Widths = FIGURES):
     return figure
 
 
-def save(figure, path: Path, **layout) -> None:
-    """Writes a figure atomically, in the format of the suffix; the file holds no date, so equal figures are equal files.
+def save(figure, stem: Path, **layout) -> list[Path]:
+    """Writes a figure atomically in each of FORMATS, `<stem>.png` and so on; returns the files. They hold no date, so equal
+    figures are equal files.
 
     Args:
         layout: further arguments of `Figure.savefig`.
     """
     import matplotlib
 
-    metadata = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}.get(path.suffix)
-    with replacing(path) as partial, matplotlib.rc_context(STYLE):
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in FORMATS]
+    with matplotlib.rc_context(STYLE):
         _fit_titles(figure)
-        figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
+        for path, metadata in zip(paths, (None, {"CreationDate": None}, {"Date": None}), strict=True):
+            with replacing(path) as partial:
+                figure.savefig(partial, format=path.suffix[1:], dpi=200, metadata=metadata, **layout)
+    return paths
 
 
 def _fit_titles(figure) -> None:

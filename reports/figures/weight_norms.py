@@ -48,7 +48,10 @@ class WeightNorms(Figure):
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[list[Matrix]]:
         """The panels, a row per run."""
         runs = first_runs(grid, records, value)
-        rows = [_panels(title, self.results(store, run_id, config["rounds"])) for title, config, run_id in runs]
+        rows = [
+            _panels(title, self.results(store, run_id, config["rounds"], records[run_id]))
+            for title, config, run_id in runs
+        ]
         return [row for row in rows if row]
 
     def draw(self, found: list[list[Matrix]], widths: Widths = FIGURES):

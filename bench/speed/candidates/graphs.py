@@ -17,7 +17,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from algorithms.shared import tree
-from algorithms.shared.returned import tensors_from
+from algorithms.shared.returned import tensors_from, update_from
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, ClientView, OnClient
 from bench.simulation.engines import ENGINES, Block, Clients, blocks_of, in_order, on_padded, refuse_loop_only
@@ -130,7 +130,7 @@ class Graphs:
     def _run(self, task: Clients, fn: OnClient, block: Block, shared: dict[str, Any]) -> ClientOutputs:
         inputs = {"given": block.given, "shared": {name: shared[name] for name in _SHARED if name in shared}}
         hosted = {name: value for name, value in shared.items() if name not in _SHARED}
-        hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func is tensors_from else fn
+        hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func in (tensors_from, update_from) else fn
         if not inspect.ismethod(hook):
             self.num_uncaptured += 1
             return _on_block(task, fn, block.least, hosted, inputs)

@@ -1,6 +1,6 @@
 """The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
 
-import re
+from dataclasses import replace
 
 import pytest
 
@@ -73,13 +73,22 @@ def test_a_method_that_is_right_passes_every_check(lab):
 def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
     case = lab(RIGHT.replace("    strength: float = 1.0\n", "    strength: float = 1.0\n    depth: int = 3\n"))
     assert found(case, every_option_has_an_effect) == (
-        "FAILED: Every option, changed alone, changes what is deployed: changing depth changes nothing that is deployed, but "
-        f"an option must have an effect; read self.depth in local_loss in {PLACE}, or remove the option."
+        "FAILED: Every option, changed alone, changes what is deployed: changing depth from 3 to 4 changes nothing that is "
+        f"deployed, but an option must have an effect; read self.depth in local_loss in {PLACE}, start from a value that acts "
+        "on toy tasks, --set depth=VALUE, or name it by --no-effect depth and test it yourself."
     )
     named = Case("fedmine", case.method, no_effect=["depth"])
     assert found(named, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
     reported = Case("fedmine", case.method, reports_idle=True)
     assert found(reported, every_option_has_an_effect).endswith("; not seen on a toy task: depth.")
+
+
+def test_an_option_that_acts_at_small_values_only_passes_from_such_a_value(lab):
+    clipped = RIGHT.replace("strength: float = 1.0", "radius: float = 50.0")
+    case = lab(clipped.replace("self.strength * drift", "drift.clamp(max=self.radius)"))
+    assert "--set radius=VALUE" in found(case, every_option_has_an_effect)
+    small = replace(case, method=algorithms.make("fedmine", radius=0.001))
+    assert found(small, every_option_has_an_effect).startswith("ok: ")
 
 
 def test_an_option_without_a_second_value_is_named(lab):
@@ -118,24 +127,60 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
     assert outcome.sentence.endswith("AttributeError: 'ClientView' object has no attribute 'parms'; correct this line.")
 
 
+STEPPED = "def server_step(self, task, params, server, update, cohort):\n        return "
+TRAINED = "def local_update(self, data, plan, view):\n        return "
+FIT = "but the names, shapes and types of the round's params are expected; "
+RESULT = 'is expected; write return LocalResult({"delta": delta}, view.client).'
+
+
 @pytest.mark.parametrize(
-    ("returned", "sentence"),
+    ("hook", "sentence"),
     [
         (
-            "{name: leaf[..., None] for name, leaf in params.items()}, server",
-            r"params \S+ had shape \[[\d, ]+\] before the first round and \[[\d, ]+, 1\] after it, .* look at server_step in",
+            f"{STEPPED}server, params",
+            "returned the pair (server, params), but (params, server) is expected; write return params, server.",
         ),
         (
-            "{f'{name}_': leaf for name, leaf in params.items()}, server",
-            r"KeyError: .* raised by what the method's hooks returned; compare server_step in",
+            STEPPED + "{'linear1.weight': params['linear1.weight']}, server",
+            f"returned params without linear1.bias, linear2.weight, linear2.bias, ..., {FIT}return all of them.",
+        ),
+        (
+            STEPPED + "{**params, 'own': params['linear1.bias']}, server",
+            f"returned params with own beside them, {FIT}leave this out.",
+        ),
+        (
+            STEPPED + "{name: leaf[:, None] for name, leaf in params.items()}, server",
+            f"returned params whose linear1.weight is torch.float64 [64, 1, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            STEPPED + "{name: leaf.float() for name, leaf in params.items()}, server",
+            f"returned params whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            TRAINED + "LocalResult({'delta': {name: leaf.float() for name, leaf in view.params.items()}}, {})",
+            f"returned a delta whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            TRAINED + "LocalResult({'delta': {}}, {})",
+            f"returned a delta without linear1.weight, linear1.bias, linear2.weight, ..., {FIT}return all of them.",
+        ),
+        (TRAINED + "{'delta': view.params}, {}", f"returned a tuple, but a LocalResult {RESULT}"),
+        (
+            TRAINED + "LocalResult(view.num_steps, {})",
+            f"returned a tensor of shape [] as the update, but a dict {RESULT}",
+        ),
+        (
+            TRAINED + "LocalResult({'work': view.num_steps}, {})",
+            'returned an update with work, but "delta" is expected; send trained params - view.params as "delta", or override '
+            "weighted_means and server_step, which read it.",
         ),
     ],
 )
-def test_what_a_hook_returned_wrong_is_told_with_the_hooks_to_look_at(lab, returned, sentence):
-    (outcome,) = outcomes(
-        lab(method_files.RUNNABLE + STEP[: STEP.index("        for")] + f"        return {returned}\n")
-    )
-    assert outcome.failed and re.search(f"{sentence} {PLACE}", outcome.sentence)
+def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(lab, hook, sentence):
+    text = method_files.RUNNABLE.replace("RoundBased", "LocalResult, RoundBased", 1) + f"\n    {hook}\n"
+    (outcome,) = outcomes(lab(text))
+    name = hook.split("(")[0].removeprefix("def ")
+    assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
 
 
 def test_a_method_with_cycles_says_so_by_has_model():

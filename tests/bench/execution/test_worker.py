@@ -383,8 +383,8 @@ def test_what_a_hook_returned_wrong_is_told_alike_by_a_run_and_by_a_check(
             "'algorithms.shared.tree' has no attribute 'nrm'. ",
         ),
         (
-            "def local_update(self, data, plan, view):\n        return view.params",
-            "(rounds.py, line NUMBER), raised by what the method's hooks returned; compare local_update in "
+            "def weighted_means(self, updates, cohort):\n        return {'delta': cohort.weights}",
+            "(base.py, line NUMBER), raised by what the method's hooks returned; compare weighted_means in "
             "mylab/algorithms/fedmine.py with the tables of hooks in docs/own-method.md and docs/hooks.md. ",
         ),
     ],

@@ -12,7 +12,7 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
-from bench.simulation.validation_split import hold_out_together
+from bench.simulation.validation_split import hold_out, hold_out_together
 from datasets import load
 
 SETTINGS = {"dataset": "digits", "partition": "label-2", "clients": 12, "rounds": 2, "local_epochs": 1, "model": "mlp"}
@@ -74,6 +74,20 @@ def test_nothing_is_lost_and_every_class_of_a_client_is_trained_on(sizes, share,
     assert sorted([*np.concatenate(kept), *held]) == list(range(len(labels)))
     for rows, all_rows in zip(kept, clients, strict=True):
         assert set(labels[rows]) == set(labels[all_rows]) and len(rows) < len(all_rows)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "held"),
+    [
+        ([10, 3, 7], 0.15, [1, 0, 1]),  # of 1.5, 0.45 and 1.05
+        ([4, 1, 0], 0.9, [3, 0, 0]),  # of 3.6 and 0.9: one is trained on
+        ([2, 3, 1], 0.1, [0, 1, 0]),  # nothing of any: one of the largest class
+    ],
+)
+def test_a_client_sets_aside_the_share_of_each_class_but_not_all_of_it_and_at_least_one_example(counts, share, held):
+    labels = np.repeat([0, 1, 2], counts)
+    _, (rows,) = hold_out(labels, [np.arange(len(labels))], 3, share, 0)
+    assert np.bincount(labels[rows], minlength=3).tolist() == held
 
 
 def test_what_is_held_out_is_another_draw_for_another_seed_and_the_same_for_the_same():

@@ -206,6 +206,13 @@ def test_a_configuration_that_diverged_with_one_seed_is_no_choice_and_stands_beh
     assert sorted([better, first], key=_place) == [first, better]
 
 
+def test_of_stopped_configurations_those_that_went_furthest_come_first_and_all_behind_those_that_ended(store):
+    study = Study(make(scheduler="asha"), store)
+    for score, status, rounds in ((0.9, "stopped", 1), (0.2, "stopped", 3), (0.3, "stopped", 3), (0.1, "done", 9)):
+        try_next(study, store, score, score, status=status, rounds=rounds)
+    assert [one.mean for one in study.outcomes()] == [0.1, 0.3, 0.2, 0.9]
+
+
 def test_random_search_goes_on_with_other_points_after_a_restart(store):
     search = make(searcher="random", samples=3)
     first = try_next(Study(search, store), store, 0.5, 0.5)
@@ -316,6 +323,16 @@ def test_a_report_has_names_for_people(store):
 @pytest.mark.parametrize(("value", "holds"), [(2, True), (2.0, False), (1.5, False), (True, False), (11, False)])
 def test_a_stored_proposal_of_a_whole_number_is_one(value, holds):
     assert _holds(Parameter(grid=[1, 2], low=1, high=10), value) == holds
+
+
+@pytest.mark.parametrize(("value", "holds"), [(1, True), (0.5, False), (10.0, True), (11, False), ("1", False)])
+def test_a_stored_proposal_lies_in_the_range_of_its_number(value, holds):
+    assert _holds(Parameter(grid=[1.5, 2], low=1, high=10), value) == holds
+
+
+def test_a_stored_proposal_of_a_choice_is_one_of_them():
+    choices = Parameter(grid=["a", "b"])
+    assert _holds(choices, "b") and not _holds(choices, "c")
 
 
 def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):

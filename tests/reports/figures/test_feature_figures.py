@@ -10,7 +10,7 @@ import pytest
 from bench.measurements.specs import figure_of
 from bench.results.store import Store
 from reports import api
-from reports.figures import heatmaps
+from reports.figures import heatmaps, lines
 
 ROUNDS = 15
 CKA = {"kind": "cka", "show": "layers", "layers": [], "estimator": "linear", "round": "last"}
@@ -139,6 +139,24 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
     assert titles == ["t-SNE, by label", "predicted before: 25.0% right", "predicted after: 75.0% right"]
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == CLASSES
     assert drawn.axes[0].get_ylabel() == "CIFAR-10, Dir(0.1), FedAvg, seed 0"
+
+
+def test_a_figure_is_laid_out_once_for_all_formats_and_reads_no_record_that_the_report_has_read(
+    store, measured, monkeypatch
+):
+    result = {"clients": [0], "label_counts": [[5, 2, 1]], "norms": [[1, 2, 3]]}
+    measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"weight-norms-{ROUNDS:04d}": [result]})
+    store.report |= {"figures": [NORMS | {"rounds": ["last"]}]}
+    read, fitted = [], []
+    folder = Store(store.save())
+    for owner, name, calls in ((Store, "_record_in", read), (lines, "_fit_titles", fitted)):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *given, real=real, calls=calls: calls.append(given) or real(*given))
+    report = api.GridReport(folder, "small_table", "paper")
+    report.write(formats=("md",))
+    before = len(read)
+    paths, _ = report.write_figures()
+    assert len(paths) == 3 and len(fitted) == 1 and before and len(read) == before
 
 
 @pytest.mark.parametrize("relative", [False, True])
