@@ -9,7 +9,7 @@ import torch
 
 from algorithms.shared import tree
 from algorithms.shared.base import Algorithm, State
-from algorithms.shared.returned import tensors_from
+from algorithms.shared.returned import update_from
 from algorithms.shared.rounds import RoundBased, step_after
 from algorithms.shared.types import ClientOutputs, Cohort, Task
 
@@ -75,7 +75,7 @@ def _local_training(base: RoundBased, parts: list[_Part]) -> list[ClientOutputs]
     ]
     whole = replace(parts[0].task, members=None)
     outputs = whole.map_clients(
-        functools.partial(tensors_from, base.local_update),
+        functools.partial(update_from, base.local_update),
         whole.cohort(torch.cat([part.task.global_ids(part.cohort.ids) for part in parts])),
         round=parts[0].state["round"],
         **tree.concatenate(received),

@@ -189,29 +189,6 @@ def test_machines_are_taken_out_once_until_none_is_left_that_has_what_a_trial_ne
         impatient.wait_for(Resources(), storage="/shared")
 
 
-@pytest.mark.parametrize(("on_gpus", "asked"), [(True, [(1, "cuda", 0.001)]), (False, [(1, "cpu", 0), (2, "cpu", 0)])])
-def test_only_machines_that_may_train_are_asked_once_whether_they_can(fleet, monkeypatch, on_gpus, asked):
-    machines, nodes, said = fleet
-    nodes += [node(1, CPU=4.0, GPU=1.0), node(2, CPU=8.0)]
-    heard = []
-
-    class Look:
-        def options(self, num_gpus, scheduling_strategy, **others):
-            self.given = int(scheduling_strategy.node_id, 16), num_gpus
-            return self
-
-        def remote(self, device):
-            heard.append((self.given[0], device, self.given[1]))
-            return self.given[0]
-
-    monkeypatch.setattr(ray, "remote", lambda look: Look())
-    monkeypatch.setattr(ray, "wait", lambda tasks, **others: (tasks, []))
-    monkeypatch.setattr(ray, "get", lambda task: "no images" if task == 1 else "")
-    for _ in range(2):
-        machines.inspect(str, on_gpus)
-    assert heard == asked and [*machines.unfit] == [nodes[0]["NodeID"]] and len(said) == 1
-
-
 @pytest.mark.parametrize(
     ("trials", "gpus", "each"),
     [(1, 1, 1), (8, 1, 8), (4, 2, 2), (3, 2, 2), (2, 2, 1), (1, 2, 1), (5, 4, 1), (7, 4, 2), (9, 4, 2), (14, 8, 1)],
@@ -298,6 +275,29 @@ def test_mps_is_asked_whether_it_runs(tmp_path, monkeypatch):
         control.write_text(f"#!/bin/sh\nread asked && [ $asked = get_server_list ] && exit {status}\nexit 2\n")
         control.chmod(0o755)
         assert mps_runs() is (status == 0)
+
+
+@pytest.mark.parametrize(("on_gpus", "asked"), [(True, [(1, "cuda", 0.001)]), (False, [(1, "cpu", 0), (2, "cpu", 0)])])
+def test_only_machines_that_may_train_are_asked_once_whether_they_can(fleet, monkeypatch, on_gpus, asked):
+    machines, nodes, said = fleet
+    nodes += [node(1, CPU=4.0, GPU=1.0), node(2, CPU=8.0)]
+    heard = []
+
+    class Look:
+        def options(self, num_gpus, scheduling_strategy, **others):
+            self.given = int(scheduling_strategy.node_id, 16), num_gpus
+            return self
+
+        def remote(self, device):
+            heard.append((self.given[0], device, self.given[1]))
+            return self.given[0]
+
+    monkeypatch.setattr(ray, "remote", lambda look: Look())
+    monkeypatch.setattr(ray, "wait", lambda tasks, **others: (tasks, []))
+    monkeypatch.setattr(ray, "get", lambda task: "no images" if task == 1 else "")
+    for _ in range(2):
+        machines.inspect(str, on_gpus)
+    assert heard == asked and [*machines.unfit] == [nodes[0]["NodeID"]] and len(said) == 1
 
 
 def test_a_single_machine_that_cannot_go_on_ends_with_its_sentence(monkeypatch):

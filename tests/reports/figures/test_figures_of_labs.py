@@ -115,7 +115,9 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
 )
 def test_a_hook_that_returns_nothing_is_told_with_its_line(tmp_path, monkeypatch, before, hook, wanted):
     text = DRIFT.replace("in first_runs(grid, records, value)", "in [('iid', {'rounds': 3}, '')]")
-    text = text.replace('self.results(store, run_id, config["rounds"])', "{Probe('drift', 1): {'distances': [1.0]}}")
+    text = text.replace(
+        'self.results(store, run_id, config["rounds"], records[run_id])', "{Probe('drift', 1): {'distances': [1.0]}}"
+    )
     use(tmp_path, monkeypatch, text.replace(before, before.replace("return", "found =")))
     figure = figure_of({"kind": "drift"})
     with pytest.raises(HookError) as raised:
