@@ -180,10 +180,14 @@ def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str
     return versions
 
 
-@functools.cache
 def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
-    return _typed(algorithms.REGISTRY.find(algorithm), algorithms.load(algorithm), defaults_of(algorithm))
+    return _fields_of(algorithm, algorithms.load(algorithm))
+
+
+@functools.cache
+def _fields_of(algorithm: str, method: type) -> type[BaseModel]:
+    return _typed(algorithms.REGISTRY.find(algorithm), method, defaults_of(algorithm))
 
 
 def _typed(entry: Entry, of: type, defaults: Mapping[str, Any]) -> type[BaseModel]:
