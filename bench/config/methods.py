@@ -186,7 +186,7 @@ def _fields(algorithm: str) -> type[BaseModel]:
 
 
 @functools.cache
-def _fields_of(algorithm: str, method: type) -> type[BaseModel]:
+def _fields_of(algorithm: str, method: Any) -> type[BaseModel]:
     return _typed(algorithms.REGISTRY.find(algorithm), method, defaults_of(algorithm))
 
 
