@@ -182,7 +182,8 @@ def versions_of(method: Any, buffers: bool, path: str = "algorithm") -> dict[str
 
 def _fields(algorithm: str) -> type[BaseModel]:
     """The types of a method's options, strict (but 1 is a number); a field typed `Algorithm` takes a method object."""
-    return _fields_of(algorithm, algorithms.load(algorithm))
+    method: Any = algorithms.load(algorithm)
+    return _fields_of(algorithm, method)
 
 
 @functools.cache
