@@ -6,7 +6,9 @@ import torch
 import algorithms
 from bench.contract.toy import assert_equal, toy_task, train
 from bench.simulation.engines import ENGINES
+from bench.simulation.task import Task
 from bench.speed.candidates.graphs import Graphs, cuda_graph, traced
+from tests.support.toy import settings_for, toy_method
 
 ONE_BLOCK = {"sizes": (12,) * 3, "local_epochs": None, "local_steps": 2, "engine": "vectorised", "rounds": 4}
 
@@ -31,6 +33,21 @@ def test_where_clients_read_the_round_each_round_is_captured(name):
     graphs = Graphs(traced)
     assert_equal(*captured_run(name, graphs))
     assert graphs.num_captured == ONE_BLOCK["rounds"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", algorithms.REGISTRY)
+def test_blocks_of_every_method_are_tensor_operations_alone_which_give_its_numbers(name, monkeypatch):
+    """The precondition of graphs: nothing in a block waits, or depends on a value. Clusters train at once, as on a GPU."""
+    monkeypatch.setattr("algorithms.shared.calibration._LEAST_STEPS", 20)
+    monkeypatch.setattr(Task, "trains_models_at_once", property(lambda task: task.engine == "vectorised"))
+    graphs, method = Graphs(traced), toy_method(name)
+    task = toy_task(**{**ONE_BLOCK, "dtype": torch.float32, "rounds": 2, **settings_for(name)})
+    expected = train(method, task)
+    with graphs.used():
+        found = train(method, task)
+    assert_equal(found, expected)
+    assert graphs.num_captured, "it trains without the engine"
 
 
 def test_a_round_that_was_captured_is_replayed_also_where_clients_read_it():
