@@ -232,16 +232,14 @@ class Fleet:
             hold: Any = ray.remote(HeldGpu)
             hold = hold.options(num_cpus=0, num_gpus=1, scheduling_strategy=here)
             held = [hold.remote() for _ in range(gpus.get(node_id, 0))]
-            try:
-                works = ray.get([one.works.remote() for one in held], timeout=_LOOK_SECONDS)
-            except ray.exceptions.RayError:  # a GPU hangs, or others use it
-                works = []
-            lost = [one for one, does in zip(held, works, strict=False) if not does]
+            asked = {one.works.remote(): one for one in held}
+            answers, _ = ray.wait([*asked], num_returns=len(asked), timeout=_LOOK_SECONDS) if asked else ([], [])
+            working = [asked[answer] for answer in answers if _is_true(answer)]
+            lost = [one for one in held if one not in working]  # also a GPU that hangs, or that others use
             self._alarms[node_id] += not lost
-            is_unfit = len(lost) == len(works) or self._alarms[node_id] > _FALSE_ALARMS
-            for one in held:
-                if is_unfit or one not in lost:
-                    ray.kill(one)
+            is_unfit = not working or self._alarms[node_id] > _FALSE_ALARMS
+            for one in held if is_unfit else working:
+                ray.kill(one)
             if node_id in gpus and is_unfit:
                 self.take_out(node_id, why)
             elif node_id in gpus:
@@ -279,6 +277,14 @@ class Fleet:
         else:
             what = f"{among}; ask for less, or wait for one by --wait-for-machines SECONDS"
         return f"A trial needs {needed} of one machine of the cluster, but {what}."
+
+
+def _is_true(answer: Any) -> bool:
+    """Whether an actor has answered so; one that has died has not."""
+    try:
+        return bool(ray.get(answer))
+    except ray.exceptions.RayError:
+        return False
 
 
 def has_autoscaler() -> bool:

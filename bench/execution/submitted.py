@@ -228,9 +228,10 @@ class _Stage:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
         taken = {one.slot for one in (*self._open.values(), *self._leaving)}
         places = {slot for slot in range(self.machines.at_once) if self._on_slurm or self._gpus(slot) not in self._lost}
-        if not places and self.waiting:
+        if not places and self.waiting and not self._open:
             why = next(iter(self._lost.values()))
-            raise ValueError(f"This machine cannot go on: {why}. Nothing is lost: the same command continues.")
+            advice = " A GPU in exclusive mode needs --gpus-per-trial 1." if "busy" in why else ""
+            raise ValueError(f"This machine cannot go on: {why}.{advice} Nothing is lost: the same command continues.")
         free = sorted(places - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
@@ -351,23 +352,29 @@ class _Stage:
         """A job has lost its GPU, which gets no more runs. Of a machine of Slurm no GPU does, for jobs that are submitted from
         now on."""
         place = one.host if self._on_slurm else self._gpus(one.slot)
-        if place not in self._lost:
+        is_new = place not in self._lost
+        if is_new:
             where = f"The machine {place}" if self._on_slurm else f"GPU {place} of this machine"
             self.recorder.callback.on_message(f"{where} takes no more runs: {why}.")
             self._lost[place] = why
         if self._on_slurm:
             named = [self.machines.slurm.get("exclude"), *self._lost]
             self._executor.update_parameters(exclude=",".join(filter(None, named)))
-        if not self._tries_again(one):
+        # Jobs that wait in Slurm's queue may come to a machine again that is left out of later ones: not without end.
+        if not self._tries_again(one, is_death=self._on_slurm and not is_new):
             self._end(one, {"reason": why})
 
-    def _tries_again(self, one: _Submitted) -> bool:
-        """Submits the run of a job that has died once more, unless it has died too often."""
+    def _tries_again(self, one: _Submitted, is_death: bool = True) -> bool:
+        """Submits the run of a job that has ended once more, unless it has died too often.
+
+        Args:
+            is_death: whether that counts against the run.
+        """
         del self._open[one.job.id]
         self._cancel([one])  # Slurm might still queue it again
         one.path.unlink()
         job_file.reports_of(one.path).unlink()  # without which a process of it that is left ends
-        self._deaths[one.job.id] += not one.preempted_at  # which is no fault of the run
+        self._deaths[one.job.id] += is_death and not one.preempted_at  # which is no fault of the run
         if self._deaths[one.job.id] > RETRIES:
             return False
         self.recorder.postpone(one.job)

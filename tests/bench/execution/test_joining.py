@@ -229,9 +229,11 @@ def test_a_share_is_raised_to_what_leaves_no_gpu_idle(machines, asked, trials, s
         ),
         ([True] * 3, 3, f"The GPUs of the machine vm work again, so runs go on there, after this: {NO_GPU}."),
         ([False] * 3, 0, f"The machine vm takes no more runs: {NO_GPU}."),
-        (None, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+        ([None] * 3, 0, f"The machine vm takes no more runs: {NO_GPU}."),
+        ([True, None, True], 2, f"Of the 3 GPUs of the machine vm, 1 gets no more runs: {NO_GPU}."),
+        ([True, "died", True], 2, f"Of the 3 GPUs of the machine vm, 1 gets no more runs: {NO_GPU}."),
     ],
-    ids=["one", "none", "all", "no-answer"],
+    ids=["one", "none", "all", "no-answer", "one-hangs", "one-dies"],
 )
 def test_a_lost_gpu_is_held_and_a_machine_without_any_or_with_many_false_alarms_is_taken_out(
     works, left, said, fleet, monkeypatch
@@ -240,10 +242,13 @@ def test_a_lost_gpu_is_held_and_a_machine_without_any_or_with_many_false_alarms_
         def __init__(self, number):
             self.works = SimpleNamespace(remote=lambda: number)
 
-    def get(asked, timeout):
-        if works is None:
-            raise ray.exceptions.GetTimeoutError
-        return [works[number] for number in asked]
+    def wait(asked, num_returns, timeout):
+        return [number for number in asked if works[number] is not None], ...
+
+    def get(number):
+        if works[number] == "died":
+            raise ray.exceptions.RayActorError
+        return works[number]
 
     found, nodes, heard = fleet
     nodes.append(node(1, CPU=8.0, GPU=3.0))
@@ -254,6 +259,7 @@ def test_a_lost_gpu_is_held_and_a_machine_without_any_or_with_many_false_alarms_
         lambda _: SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(next(numbers) % 3))),
     )
     monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(ray, "wait", wait)
     monkeypatch.setattr(ray, "kill", killed.append)
     found.blame(nodes[0]["NodeID"], f"{NO_GPU}.")
     found.blame("a" * 56, NO_GPU)

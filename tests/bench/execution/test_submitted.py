@@ -328,7 +328,7 @@ def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("executor", ["local", "slurm"])
-def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_given_up_after_several(
+def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_without_end_where_slurm_may_not_do_so(
     executor, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(submitted, "_visible_gpus", lambda: ["4", "5", "6", "7"])
@@ -351,10 +351,12 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_given_up_a
         monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
         ended = []
         monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
-        for number in (0, 0, 1):
+        for number in (0, 1, 0, 0):
             lose(number)
         said = stage.recorder.callback.said
-        assert ended == [NO_GPU] and stage.waiting == [job, job] and said.count(job) == 2
+        assert not ended and stage.waiting == [job] * 4 and said.count(job) == 4
+        lose(1)
+        assert ended == [NO_GPU] * (executor == "slurm")
         texts = [text for text in said if text is not job]
         if executor == "slurm":
             assert asked["exclude"] == "bad,node0,node1"
@@ -367,8 +369,11 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_given_up_a
         stage.waiting, stage._leaving = [job], []
         stage._submit()
         assert slots == [2]
-        stage.waiting, stage._lost = [job], dict.fromkeys("4567", NO_GPU)
-        with pytest.raises(ValueError, match=f"This machine cannot go on: {NO_GPU}. Nothing is lost"):
+        stage.waiting, stage._lost = [job], dict.fromkeys("4567", f"{NO_GPU} that works (devices are busy)")
+        stage._submit()
+        assert slots == [2], "what trains beside it goes on"
+        stage._open = {}
+        with pytest.raises(ValueError, match="cannot go on: .*busy.* A GPU in exclusive mode needs --gpus-per-trial 1. No"):
             stage._submit()
 
 
