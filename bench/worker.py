@@ -11,9 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
+from bench import plugins
 from bench.errors import ConfigError, StoreError
-from bench.execution import job_file, resources, waiting
-from bench.execution.resources import Machines
+from bench.execution import job_file, submitted, waiting
 from bench.results.json_files import Damaged
 
 
@@ -21,6 +21,7 @@ def main(arguments: list[str]) -> int:
     """The exit code: 0, 1 if a run has not ended well, 2 if there is nothing to train, 130 and 143 if it was stopped."""
     given = _parser().parse_args(arguments)
     try:
+        plugins.use(given.plugins)
         if given.path.is_dir():
             return int(not _train_all(given))
         if not given.path.is_file():
@@ -36,10 +37,9 @@ def main(arguments: list[str]) -> int:
 
 def _train_all(given: argparse.Namespace) -> bool:
     data_dir = given.data_dir or (Path(named) if (named := os.environ.get("SKEWBENCH_DATA")) else None)
-    share = resources.choose(1.0, given.gpus_per_trial or "0")
+    machines = submitted.machines("local", 1.0, given.gpus_per_trial or "0", given.max_concurrent, {})
     signal.signal(signal.SIGTERM, _stop)
     try:
-        machines = Machines(share, given.max_concurrent, executor="local")
         return waiting.train(given.path, machines, data_dir and data_dir.absolute())
     except KeyboardInterrupt as stop:
         sys.stderr.write("Stopped. The same command continues.\n")
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         "--gpus-per-trial", default="", metavar="SHARE", help="of a folder: 0.25 trains four runs at once on each GPU"
     )
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="of a folder: where the images are")
+    parser.add_argument("--plugins", type=Path, action="append", default=[], metavar="DIR", help="a lab's folder")
     parser.add_argument("--max-concurrent", type=int, default=0, metavar="N", help="of a folder: runs at once, at most")
     return parser
 

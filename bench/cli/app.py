@@ -344,8 +344,8 @@ def describe(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Also write the runs into this results directory, for another machine: python -m bench.worker DIR trains them "
-            "without Ray.",
+            help="Also write the runs that are not done in this results directory into it, for another machine: python -m "
+            "bench.worker DIR trains them without Ray.",
         ),
     ] = None,
 ) -> None:
@@ -367,14 +367,15 @@ def describe(
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
         selection = select_cells(spec, datasets.INFO)
+        data_dir = data_dir and data_dir.absolute()
         if data_dir:
-            selection = select_cells(spec, locate(spec, selection.selected, data_dir.absolute()).facts)
+            selection = select_cells(spec, locate(spec, selection.selected, data_dir).facts)
         cells = selection.selected
         store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once
         rows, disk = costs(cells, store), disk_use(cells, of, store, at_once)
-        written = elsewhere.write(as_stored(spec, store), selection, store).todo if configs else []
+        written = elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo if configs else []
         if json_:
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return

@@ -17,7 +17,6 @@ from bench.cli.console import console, errors, name_damaged, say, stopped, warn
 from bench.files import path_in_words
 
 if TYPE_CHECKING:
-    from bench.config.schema import RunConfig
     from bench.execution.resources import Machines
     from bench.experiments.cells import Cell
     from bench.experiments.images import Images
@@ -88,6 +87,7 @@ def _prepare_data_of_users(
     runs that were stored by paths."""
     import datasets
     from bench import references
+    from bench.execution.dealing import check_partitions_of_labs
     from bench.experiments import runs_of_paths
     from datasets import partition_files, resized
 
@@ -101,45 +101,13 @@ def _prepare_data_of_users(
                 warn(unused)
             if not dry_run:
                 partition_files.keep(found, store.folder / partition_files.FOLDER)
-    _check_partitions_of_labs(cells, options)
+    check_partitions_of_labs((cell.config for cell in cells), options.data_dir)
     if earlier := runs_of_paths.find(cells, options.data_dir, store):
         warn(
             f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
         )
         if not dry_run:
             runs_of_paths.import_run(earlier, spec.label, store)
-
-
-def _check_partitions_of_labs(cells: Iterable[Cell], options: ExecutionOptions) -> None:
-    """Raises ConfigError with everything that is wrong in what functions of labs deal."""
-    import numpy as np
-
-    from bench.errors import ConfigError
-    from bench.simulation.data import divide
-    from datasets import partitions, resized
-
-    dealt: dict[tuple, RunConfig] = {}
-    mistakes: dict[str, None] = {}
-    for config in (cell.config for cell in cells):
-        if not ((kind := partitions.entry_of(config.partition)) and kind.lab):
-            continue
-        key = (config.dataset, config.partition, config.clients, config.seed, config.train_examples)
-        dealt.setdefault(key, config)
-    for config in dealt.values():
-        images = resized.load(config.dataset, config.transform, options.data_dir, config.image_size)
-        try:
-            dealt_to, again = divide(config, images).clients, divide(config, images).clients
-        except ValueError as error:
-            mistakes[str(error)] = None
-            continue
-        if not all(map(np.array_equal, dealt_to, again)):
-            entry = partitions.entry_of(config.partition)
-            mistakes[
-                f"{entry.target} in {entry.place} deals other examples when it is called again; take every draw from rng, or "
-                "from np.random.default_rng(seed)."
-            ] = None
-    if mistakes:
-        raise ConfigError([*mistakes])
 
 
 def _check_models(cells: Iterable[Cell]) -> None:

@@ -20,7 +20,7 @@ from bench.execution.resources import Machines, Resources
 from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up, reason_of
 from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
-from bench.execution.worker import WorkerReport, inspect_machine
+from bench.execution.worker import WorkerReport, inspect_machine, one_of_each
 from bench.execution.workspace import shared_bases
 from bench.results.store import Store
 
@@ -197,11 +197,7 @@ def inspect(
         runs: as in `bench.execution.worker.inspect_machine`.
         resources: of a trial.
     """
-    different: dict[tuple, tuple[RunConfig, Inputs]] = {}
-    for config, inputs in runs:
-        images = (config.dataset, config.transform, str(config.image_size), inputs.images)
-        different[*images, *sorted(inputs.code.items())] = (config, inputs)
-    looked_at = [*different.values()]
+    looked_at = one_of_each(runs)
 
     def look(device: str) -> str:
         return inspect_machine(looked_at, data_dir, device)

@@ -5,25 +5,27 @@ a worker has to know. `python -m bench.worker DIR` trains them. DIR is a results
 DIR` takes what has ended.
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from json import dumps
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from bench.config.plain import PlainConfig
 from bench.errors import ConfigError, StoreError
 from bench.execution import submitted
+from bench.execution.dealing import check_partitions_of_labs
 from bench.execution.job import Inputs, Job
 from bench.execution.job_file import read_retention
 from bench.execution.resources import Machines
-from bench.execution.worker import inspect_machine
+from bench.execution.worker import inspect_machine, one_of_each
+from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.records import RunRecord
 from bench.results.store import UNFINISHED, Store
 from bench.simulation.retention import StateRetention
-from datasets import own_data, partition_files
+from datasets import own_data, partition_files, resized
 
 FILE = "waiting.json"
 
@@ -35,44 +37,45 @@ class Waiting(NamedTuple):
         run: its id.
         base: id of the finished run from whose last state it starts; "" if it trains itself.
         retention: which states it keeps.
-        code: as in `bench.execution.job.Inputs`.
+        code, images: as in `bench.execution.job.Inputs`.
+        before: when the run ended that this one repeats; "" if there is none.
     """
 
     run: str
     base: str
     retention: StateRetention
     code: Mapping[str, str]
+    images: str = ""
+    before: str = ""
 
 
 def write(store: Store, runs: Iterable[Waiting]) -> None:
-    """Writes which runs wait, in their order, whose configs are there; replaces an earlier list."""
-    listed = [one._asdict() | {"retention": asdict(one.retention)} for one in runs]
-    (store.folder / FILE).write_text(dumps(listed, indent=1) + "\n")
+    """Adds runs, whose configs are there, to the list of those that wait; what has ended is taken off.
+
+    Raises:
+        StoreError: as `read`.
+    """
+    earlier = {one.run: one for one in _listed(store) if not _has_ended(one, store)}
+    listed = [one._asdict() | {"retention": asdict(one.retention)} for one in {one.run: one for one in runs}.values()]
+    added = {one["run"] for one in listed}
+    listed += [one._asdict() | {"retention": asdict(one.retention)} for run, one in earlier.items() if run not in added]
+    write_file(store.folder / FILE, json.dumps(listed, indent=1) + "\n")
 
 
 def read(store: Store) -> list[Job]:
-    """The jobs of the runs that wait and have not ended; of a run that has ended with other code, too.
+    """The jobs of the runs that wait.
 
     Raises:
-        StoreError: if there is no list, or the config of a run is missing.
-        Damaged: if it is not a list of runs.
+        StoreError: if there is no list, it is none of runs, or the config of a run is missing.
     """
-    path = store.folder / FILE
-    written = read_bytes(path)
-    if written is None:
+    if not (store.folder / FILE).exists():
         raise StoreError(
             f"{store.folder} holds no {FILE}; `python -m bench describe --grid NAME --configs DIR` writes one."
         )
-    try:
-        found = [Waiting(**one) for one in parse(path, written)]
-        runs = [one._replace(retention=read_retention(cast(Any, one.retention))) for one in found]
-    except (TypeError, AttributeError) as error:
-        raise Damaged(path, "is not a list of runs") from error
-    if not all(is_run_id(one.run) and (not one.base or is_run_id(one.base)) for one in runs):
-        raise Damaged(path, "names something that is no run")
+    left = [one for one in _listed(store) if not _has_ended(one, store)]
     for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
         partition_files.parse(f"file:{kept}")  # from now on this process knows it
-    return [_job(one, store) for one in runs if not _has_ended(one, store)]
+    return [_job(one, store) for one in left]
 
 
 def train(folder: Path, machines: Machines, data_dir: Path | None) -> bool:
@@ -82,22 +85,36 @@ def train(folder: Path, machines: Machines, data_dir: Path | None) -> bool:
         Whether none has failed.
 
     Raises:
-        StoreError, Damaged: as `read`, or if another driver is at work there.
+        StoreError: as `read`, or if another driver is at work there.
         ConfigError: if this machine lacks something that runs need.
     """
     store, said = Store(folder), _Lines()
     store.check_exists()
     with store.locked(said.on_message):
         jobs = read(store)
-        print(f"{len(jobs)} runs to train, at most {machines.at_once} at once.", flush=True)
-        looked_at = {(job.config.dataset, job.config.transform, str(job.config.image_size)): job for job in jobs}
-        why = inspect_machine(
-            ((job.config, job.inputs) for job in looked_at.values()), data_dir, machines.resources.device
-        )
-        if why:
-            raise ConfigError([f"This machine cannot train the runs of {store.folder}: {why.rstrip('.')}."])
+        said.on_message(f"{len(jobs)} run{'s' * (len(jobs) != 1)} to train, at most {machines.at_once} at once.")
+        _check(jobs, store, machines.resources.device, data_dir, said)
         submitted.run_jobs(jobs, store, said, data_dir=data_dir, machines=machines)
     return not said.failed
+
+
+def _check(jobs: list[Job], store: Store, device: str, data_dir: Path | None, said: "_Lines") -> None:
+    """Raises ConfigError if this machine cannot train one of the jobs; says which images are incomplete."""
+    looked_at = one_of_each((job.config, job.inputs) for job in jobs)
+    try:
+        why = inspect_machine(looked_at, data_dir, device)
+    except KeyError as error:
+        why = f"nothing is called {error} here; name the folder of the lab by --plugins"
+    if why:
+        raise ConfigError([f"This machine cannot train the runs of {store.folder}: {why.rstrip('.')}."])
+    notes = {
+        config.dataset: resized.load(config.dataset, config.transform, data_dir, config.image_size).note
+        for config, _ in looked_at
+    }
+    for dataset, note in notes.items():
+        if note:
+            said.on_message(f"The images of {dataset}: {note}.")
+    check_partitions_of_labs((job.config for job in jobs), data_dir)
 
 
 class _Lines:
@@ -132,9 +149,29 @@ def _name(job: Job) -> str:
     return f"{job.id} ({config.dataset} {config.partition} {config.algorithm['name']} seed {config.seed})"
 
 
+def _listed(store: Store) -> list[Waiting]:
+    """The runs of the list, if there is one."""
+    path = store.folder / FILE
+    try:
+        written = read_bytes(path)
+        if written is None:
+            return []
+        found = [Waiting(**one) for one in parse(path, written)]
+        runs = [one._replace(retention=read_retention(cast(Any, one.retention))) for one in found]
+    except Damaged as error:
+        raise StoreError(f"{error}; remove it, and write the runs again by describe --configs.") from error
+    except (TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{path} is not a list of runs; remove it, and write them again by describe --configs."
+        ) from error
+    if not all(is_run_id(one.run) and (not one.base or is_run_id(one.base)) for one in runs):
+        raise StoreError(f"{path} names something that is no run; write the runs again by describe --configs.")
+    return runs
+
+
 def _has_ended(one: Waiting, store: Store) -> bool:
     record = store.record(one.run)
-    return bool(record and record["status"] not in UNFINISHED and record.get("code", one.code) == dict(one.code))
+    return bool(record and record["status"] not in UNFINISHED and record.get("finished", "") != one.before)
 
 
 def _job(one: Waiting, store: Store) -> Job:
@@ -148,5 +185,5 @@ def _job(one: Waiting, store: Store) -> Job:
         str(store.unfinished_folder(one.run)),
         one.retention,
         base=str(store.run_folder(one.base)) if one.base else "",
-        inputs=Inputs(one.code, "", own_data.of_config(config)),
+        inputs=Inputs(one.code, one.images, own_data.of_config(config)),
     )

@@ -228,6 +228,15 @@ def _last_state(base: str) -> dict[str, Any]:
     return folder.load(FINAL, torch.device("cpu"))
 
 
+def one_of_each(runs: Iterable[tuple[RunConfig, Inputs]]) -> list[tuple[RunConfig, Inputs]]:
+    """Of runs that need the same images and the same code, one: config of a run, and what the driver has of it."""
+    different: dict[tuple, tuple[RunConfig, Inputs]] = {}
+    for config, inputs in runs:
+        images = (config.dataset, config.transform, str(config.image_size), inputs.images)
+        different[*images, *sorted(inputs.code.items())] = (config, inputs)
+    return [*different.values()]
+
+
 def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, device: str) -> str:
     """Why the machine of this process cannot train runs of a driver; "" if it can.
 

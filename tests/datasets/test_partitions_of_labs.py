@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bench import imports, plugins
-from bench.cli.pipeline import _check_partitions_of_labs
 from bench.config import stale
 from bench.config.code_version import code_version, definitions_of, files_of
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
+from bench.execution.dealing import check_partitions_of_labs
 from bench.experiments.stored_grid import titles_of_labs
 from bench.results.store import Store
 from datasets import partitions
@@ -136,7 +136,7 @@ def test_what_deals_otherwise_when_it_is_called_again_is_refused_before_any_work
             if right
             else pytest.raises(ConfigError, match="partitions/hospital.py deals other examples when")
         ):
-            _check_partitions_of_labs([cell], SimpleNamespace(data_dir=None))
+            check_partitions_of_labs([cell.config], None)
 
 
 @pytest.mark.parametrize(

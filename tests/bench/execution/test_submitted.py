@@ -373,7 +373,9 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
         stage._submit()
         assert slots == [2], "what trains beside it goes on"
         stage._open = {}
-        with pytest.raises(ValueError, match="cannot go on: .*busy.* A GPU in exclusive mode needs --gpus-per-trial 1. No"):
+        with pytest.raises(
+            ValueError, match="cannot go on: .*busy.* A GPU in exclusive mode needs --gpus-per-trial 1. No"
+        ):
             stage._submit()
 
 

@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from bench import registry
 from bench.cli.app import app
+from bench.config.code_version import code_version
+from bench.config.resolve import resolve
 from bench.execution import waiting
 from bench.execution.run_recorder import RunRecorder
+from bench.execution.waiting import Waiting
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from bench.worker import main
 from tests.bench.execution.test_submitted import WITHOUT, untimed
+from tests.support import method_files
 from tests.support.grid_runs import GRID, write_grid
 from tests.support.processes import ROOT, in_this_process
 
@@ -28,6 +33,10 @@ def bench(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(app, [*map(str, words)])
     assert done.exit_code == code, done.output
     return " ".join(done.output.split())
+
+
+def _code_of(method: str) -> str:
+    return code_version(resolve({"algorithm": method, "dataset": "digits", "partition": "iid"}))[f"algorithm {method}"]
 
 
 def configs(grid: Path | str, folder: Path, *more: object, code: int = 0) -> str:
@@ -80,9 +89,13 @@ def test_the_list_of_runs_that_wait_is_that_of_the_plan_and_says_what_a_worker_h
         runs.start(fedavg.id, fedavg.config.canonical())
         runs.end(fedavg.id, {"status": "diverged"})
         assert [job.id for job in waiting.read(store)] == [ccvr.id]
-        listed = store.folder / waiting.FILE
-        listed.write_text(listed.read_text().replace(fedavg.inputs.code["algorithm fedavg"], "0" * 16))
-        assert len(waiting.read(store)) == 2, "it was trained by other code"
+        ended = store.record(fedavg.id)["finished"]
+        again = Waiting(fedavg.id, "", StateRetention("all"), fedavg.inputs.code, before=ended)
+        waiting.write(store, [again])
+        assert [job.id for job in waiting.read(store)] == [fedavg.id, ccvr.id], (
+            "added, and a run that ended is repeated"
+        )
+        assert waiting.read(store)[0].folder == str(store.folder / "repeating" / fedavg.id)
 
 
 def test_what_another_machine_cannot_know_is_refused(tmp_path):
@@ -108,7 +121,7 @@ def test_what_another_machine_cannot_know_is_refused(tmp_path):
     ("content", "sentence"),
     [
         (None, "holds no waiting.json; `python -m bench describe --grid NAME --configs DIR` writes one."),
-        ("{", "is not readable JSON"),
+        ("{", "is not readable JSON; remove it, and write the runs again"),
         ("[1]", "is not a list of runs"),
         ('[{"run": "../../x", "base": "", "retention": {}, "code": {}}]', "names something that is no run"),
         ('[{"run": "0123456789abcdef", "base": "", "retention": {}, "code": {}}]', "has no config"),
@@ -119,6 +132,40 @@ def test_a_worker_says_what_is_wrong_with_the_list(content, sentence, tmp_path, 
     if content:
         (tmp_path / waiting.FILE).write_text(content)
     assert main([str(tmp_path)]) == 2 and sentence in capsys.readouterr().err
+
+
+def test_other_code_of_one_method_and_a_lab_that_is_not_there_are_named_before_anything_is_trained(
+    tmp_path, capsys, monkeypatch
+):
+    text = method_files.RUNNABLE
+    with monkeypatch.context() as with_lab:
+        method_files.register(tmp_path / "lab", with_lab, {"fedmine": text})
+        grid = write_grid(
+            tmp_path, axes=SHORT["axes"] | {"algorithm": ["fedmine", "fedavg"]}, settings=SHORT["settings"]
+        )
+        configs(grid, tmp_path / "w")
+        listed = tmp_path / "w" / waiting.FILE
+        code = next(
+            job.inputs.code for job in waiting.read(Store(tmp_path / "w")) if "algorithm fedmine" in job.inputs.code
+        )
+        whole = listed.read_text()
+        for part in ("algorithm fedmine", "algorithm fedavg"):
+            listed.write_text(whole.replace(code.get(part) or _code_of("fedavg"), "0" * 16))
+            assert main([str(tmp_path / "w")]) == 2
+            assert f"its code of this run is not that of the command ({part})" in capsys.readouterr().err
+        listed.write_text(whole)
+    registry.forget()
+    assert main([str(tmp_path / "w")]) == 2
+    assert "nothing is called 'fedmine' here; name the folder of the lab by --plugins" in capsys.readouterr().err
+
+
+def test_another_grid_of_the_same_name_is_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first = write_grid(tmp_path / "a", axes=SHORT["axes"], settings=SHORT["settings"])
+    configs(first, tmp_path / "w")
+    other = write_grid(tmp_path / "b", axes=SHORT["axes"], settings=SHORT["settings"] | {"rounds": 3})
+    assert "holds results of another grid called six" in configs(other, tmp_path / "w", code=2)
 
 
 def test_a_machine_without_the_images_is_named_before_anything_is_trained(tmp_path, capsys, monkeypatch):
