@@ -7,7 +7,7 @@ import grimp
 
 ROOTS = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 LEAVES = {
-    *("determinism", "errors", "files", "imports", "participation", "plugins", "profiling"),
+    *("determinism", "errors", "files", "hooks", "imports", "participation", "plugins", "profiling"),
     *("provenance", "references", "registry", "seeding"),
 }
 
