@@ -385,11 +385,14 @@ def describe(
             say(heads)
         if of.is_searched(spec.budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
-        if configs:
+        if configs and written:
             say(
-                f"{len(written)} runs wait in {configs}. Copy the folder to a machine with this checkout, train them there by "
-                f"`python -m bench.worker {configs}`, copy it back, and take them by `python -m bench import {configs}`."
+                f"{len(written)} run{'s wait' if len(written) > 1 else ' waits'} in {configs}. Copy the folder to a machine "
+                f"with this checkout, train there by `python -m bench.worker {configs}`, copy it back, and type `python -m "
+                f"bench import {configs}`."
             )
+        elif configs:
+            say(f"No run waits: all of them are done in {configs}.")
 
 
 @app.command(

@@ -95,6 +95,7 @@ def train(folder: Path, machines: Machines, data_dir: Path | None) -> bool:
         said.on_message(f"{len(jobs)} run{'s' * (len(jobs) != 1)} to train, at most {machines.at_once} at once.")
         _check(jobs, store, machines.resources.device, data_dir, said)
         submitted.run_jobs(jobs, store, said, data_dir=data_dir, machines=machines)
+    said.on_message(f"Nothing waits any more. Copy the folder back, and type: python -m bench import {folder}")
     return not said.failed
 
 
@@ -141,7 +142,7 @@ class _Lines:
     def on_end(self, job: Job, record: RunRecord) -> None:
         self.failed += record["status"] == "failed"
         why = f": {record['reason']}" if record["reason"] else ""
-        print(f"{_name(job)} {record['status']}, {record['rounds']} rounds{why}", flush=True)
+        print(f"{_name(job)} {record['status']} after round {record['rounds']}{why}", flush=True)
 
 
 def _name(job: Job) -> str:

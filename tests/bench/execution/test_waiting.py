@@ -54,9 +54,9 @@ def test_runs_that_were_trained_on_a_bare_machine_come_back_as_if_they_had_been_
     shutil.move(tmp_path / "carried", tmp_path / "there")
     train = [sys.executable, "-c", WITHOUT, str(tmp_path / "there")]
     done = subprocess.run(train, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.count("done, ") == 3, done.stdout + done.stderr
+    assert done.returncode == 0 and done.stdout.count(" done after round") == 3, done.stdout + done.stderr
     again = subprocess.run([*train, "--max-concurrent", "1"], cwd=ROOT, capture_output=True, text=True)
-    assert again.returncode == 0 and again.stdout == "0 runs to train, at most 1 at once.\n"
+    assert again.returncode == 0 and again.stdout.startswith("0 runs to train, at most 1 at once.\n")
 
     assert "3 runs" in bench("import", tmp_path / "there", "--results-dir", tmp_path / "back")
     assert untimed(tmp_path / "back") == untimed(tmp_path / "here")
@@ -66,7 +66,7 @@ def test_runs_that_were_trained_on_a_bare_machine_come_back_as_if_they_had_been_
         name: [Store(tmp_path / name).states(run) for run in untimed(tmp_path / name)] for name in ("back", "here")
     }
     assert states["back"] == states["here"] and all(states["back"])
-    assert "0 runs wait" in configs(grid, tmp_path / "there")
+    assert "No run waits: all of them are done" in configs(grid, tmp_path / "there")
 
 
 def test_the_list_of_runs_that_wait_is_that_of_the_plan_and_says_what_a_worker_has_to_know(tmp_path):
@@ -159,13 +159,14 @@ def test_other_code_of_one_method_and_a_lab_that_is_not_there_are_named_before_a
     assert "nothing is called 'fedmine' here; name the folder of the lab by --plugins" in capsys.readouterr().err
 
 
-def test_another_grid_of_the_same_name_is_refused(tmp_path):
+def test_another_grid_of_the_same_name_and_a_folder_of_other_things_are_refused(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     first = write_grid(tmp_path / "a", axes=SHORT["axes"], settings=SHORT["settings"])
     configs(first, tmp_path / "w")
     other = write_grid(tmp_path / "b", axes=SHORT["axes"], settings=SHORT["settings"] | {"rounds": 3})
     assert "holds results of another grid called six" in configs(other, tmp_path / "w", code=2)
+    assert "holds other things than results" in configs(other, tmp_path / "a", code=2)
 
 
 def test_a_machine_without_the_images_is_named_before_anything_is_trained(tmp_path, capsys, monkeypatch):
