@@ -127,7 +127,8 @@ class RoundHooks(Algorithm):
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
         all others are stacked, leaves [K, ...]."""
-        return tree.add(params, delta_of(self.local_update, update, params)), server
+        averages = type(self).weighted_means is not RoundHooks.weighted_means
+        return tree.add(params, delta_of(self.weighted_means if averages else self.local_update, update, params)), server
 
     # For methods that need more
 

@@ -319,15 +319,22 @@ def _unused(
 
 
 def _figures_without_rounds(grid: GridSpec, cells: Iterable[Cell]) -> list[str]:
-    """One sentence for every figure that names no round which a cell has."""
-    most, mistakes = max((cell.config.rounds for cell in cells), default=0), []
+    """One sentence for every figure that measures nothing on rounds which a cell has, or cannot say on which."""
+    lengths, mistakes = sorted({cell.config.rounds for cell in cells}), []
     for number, figure in enumerate(grid.report.figures):
         named = [*as_list(getattr(figure, "round", None)), *as_list(getattr(figure, "rounds", None))]
         rounds = [one for one in named if one is not None]
-        if most and rounds and all(isinstance(one, int) and one > most for one in rounds):
+        try:
+            is_measured = any([probes_of(figure, length) for length in lengths])
+        except ConfigError as error:
+            mistakes += [f"report.figures.{number}: {mistake}" for mistake in error.mistakes]
+            continue
+        if type(figure).probes is Shown.probes or is_measured or not lengths or not rounds:
+            continue
+        if all(isinstance(one, int) and one > lengths[-1] for one in rounds):
             mistakes.append(
-                f"report.figures.{number}: {figure.kind} shows round {', '.join(map(str, rounds))}, but runs have {most} "
-                "rounds; name one of these, or last."
+                f"report.figures.{number}: {figure.kind} shows round {', '.join(map(str, rounds))}, but runs have "
+                f"{lengths[-1]} rounds; name one of these, or last."
             )
     return mistakes
 

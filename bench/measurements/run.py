@@ -111,7 +111,7 @@ def measure(
     for cell in cells:
         # Most grids want none, and then no record is read.
         if (
-            not any(part.probes(cell.config.rounds) for part in parts)
+            not any([*part.probes(cell.config.rounds)] for part in parts)
             or cell.missing
             or store.status(cell.id) != "done"
         ):
