@@ -128,7 +128,9 @@ class RoundHooks(Algorithm):
         """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
         all others are stacked, leaves [K, ...]."""
         averages = type(self).weighted_means is not RoundHooks.weighted_means
-        return tree.add(params, delta_of(self.weighted_means if averages else self.local_update, update, params)), server
+        return tree.add(
+            params, delta_of(self.weighted_means if averages else self.local_update, update, params)
+        ), server
 
     # For methods that need more
 

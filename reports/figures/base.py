@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Figure(Shown):
     """A figure as a grid lists it: its keys are the fields of the class, as pydantic has them.
 
-    A kind has `collect` and `draw`, or `drawings` alone. One that measures something on runs that are done has also `probes` and `measure`, and
-    `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib imports it inside
-    these: where a grid is read, and where only tables are printed, neither is.
+    A kind has `collect` and `draw`, or `drawings`. One that measures something on runs that are done has also `probes` and
+    `measure`, and `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib
+    imports it inside these: where a grid is read, and where only tables are printed, neither is.
     """
 
     needed: ClassVar[tuple[str, ...]] = ("collect", "draw")

@@ -84,7 +84,11 @@ PROBED = "    def measure(self, run, probe): return {}\n    def probes(self, rou
     ],
 )
 def test_a_class_that_is_right_is_not_refused(tmp_path, monkeypatch, folder, before, text):
-    head = HEADS[folder].replace("\n\n", f"\n\n{before}", 1).replace('mine"', 'mine", radius=1' if before == ONE else 'mine"')
+    head = (
+        HEADS[folder]
+        .replace("\n\n", f"\n\n{before}", 1)
+        .replace('mine"', 'mine", radius=1' if before == ONE else 'mine"')
+    )
     files = {f"{folder}/mine_of_a_test.py": f"from dataclasses import dataclass\n{head}{text}"}
     method_files.use(tmp_path / "lab", monkeypatch, files)
     made = LOAD[folder]()
@@ -92,7 +96,8 @@ def test_a_class_that_is_right_is_not_refused(tmp_path, monkeypatch, folder, bef
 
 
 def test_a_figure_may_override_results_without_the_record(tmp_path, monkeypatch):
-    results = "    def results(self, store, run_id, rounds): return {**super().results(store, run_id, rounds), run_id: rounds}\n"
+    results = "    def results(self, store, run_id, rounds):\n        found = super().results(store, run_id, rounds)\n"
+    results += "        return {**found, run_id: rounds}\n"
     text = f"{HEADS['figures']}class Mine(Figure):\n{DRAWN}{results}"
     method_files.use(tmp_path / "lab", monkeypatch, {"figures/mine_of_a_test.py": text})
     store = Store(tmp_path)
