@@ -7,15 +7,13 @@ methods need, is in `algorithms.shared`.
 import ast
 import functools
 import importlib
-import inspect
-import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import imports
-from bench.hooks import require_hooks
+from bench.hooks import own_options, require_hooks
 from bench.registry import Entry, Registry, registered
 
 if TYPE_CHECKING:  # imported when first asked for, because they need torch
@@ -84,8 +82,6 @@ __all__ = [
     "version_of",
 ]
 
-_VERSION = re.compile(r"^    version = (\d+)(?:  # (.*))?$", re.MULTILINE)
-
 REGISTRY = Registry("algorithm")
 """Name of a method -> where it is, and the options that the name sets; see `bench.registry.registered`."""
 
@@ -137,12 +133,7 @@ def load(name: str) -> "type[Algorithm]":
                 f"{now} now."
             ) from error
         raise
-    options = [key for key, kind in inspect.get_annotations(method).items() if "ClassVar" not in str(kind)]
-    if options and "__dataclass_params__" not in vars(method):
-        raise ValueError(
-            f"{where} is no dataclass, so that {', '.join(options)} would be no options: put "
-            "@dataclass(frozen=True) between @registered(...) and the class."
-        )
+    options = own_options(entry, method)
     if earlier := [
         f"{once} to {now}" for once, now in _RENAMED.items() if hasattr(method, once) and once not in options
     ]:
@@ -215,15 +206,52 @@ def version_of(name: str) -> tuple[int, str]:
     """The version of a method, and the comment beside it on what the version before did, "" without one: read from its file, in
     its class or that of a method that it extends, in this file or another one."""
     entry = REGISTRY.find(name)
-    text, class_name = _text(entry.path), entry.target
     modules = {other.module: other.path for other in REGISTRY.values()}
-    while found := re.search(rf"^class {class_name}\((\w+)\):\n((?:[ ].*\n|\n)*)", text, re.MULTILINE):
-        if version := _VERSION.search(found[2]):
-            return int(version[1]), version[2] or ""
-        class_name = found[1]
-        elsewhere = re.search(rf"^from (\S+) import .*\b{class_name}\b", text, re.MULTILINE)
-        text = _text(modules[elsewhere[1]]) if elsewhere and elsewhere[1] in modules else text
+    wanted, seen = [f"{entry.module}.{entry.target}"], set()
+    while wanted:
+        class_name = wanted.pop(0)
+        module = class_name.rpartition(".")[0]
+        if module not in modules or class_name in seen:
+            continue
+        seen.add(class_name)
+        version, bases = _classes(module, modules[module]).get(class_name, (None, []))
+        if version:
+            return version
+        wanted = [*bases, *wanted]
     return 1, ""
+
+
+@functools.cache
+def _classes(module: str, path: Path) -> dict[str, tuple[tuple[int, str] | None, list[str]]]:
+    """Classes of a file, as "algorithms.fedprox.FedProx" -> the version that each says and the comment beside it, if it says
+    one, and its bases; none if the file is no Python."""
+    text, names, found = _text(path), dict[str, str](), {}
+    try:
+        body = ast.parse(text).body
+    except SyntaxError:
+        return {}
+    for node in body:
+        if isinstance(node, ast.Import):
+            imported = [(one.asname or one.name.partition(".")[0], one) for one in node.names]
+            names |= {name: one.name if one.asname else name for name, one in imported}
+        elif isinstance(node, ast.ImportFrom):
+            package = f"{module.rsplit('.', node.level)[0]}." * (node.level > 0) + (node.module or "")
+            names |= {one.asname or one.name: f"{package.rstrip('.')}.{one.name}" for one in node.names}
+        elif isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base).partition(".") for base in node.bases]
+            names_of_bases = [names.get(first, first) + dot + rest for first, dot, rest in bases]
+            names[node.name] = f"{module}.{node.name}"
+            found[names[node.name]] = _version_in(node, text), names_of_bases
+    return found
+
+
+def _version_in(node: ast.ClassDef, text: str) -> tuple[int, str] | None:
+    for line in node.body:
+        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
+            target = line.targets[0] if isinstance(line, ast.Assign) else line.target
+            if ast.unparse(target) == "version" and isinstance(line.value.value, int):
+                return line.value.value, text.splitlines()[line.lineno - 1].partition("#")[2].strip()
+    return None
 
 
 def _letters(text: str) -> str:

@@ -3,10 +3,12 @@
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench import plugins
 from bench.errors import HookError
 from bench.registry import KINDS, Entry, Registry
 
@@ -35,6 +37,21 @@ def require_returned(hook: Hook, returned: Any, fits: bool, wanted: str, write: 
         got = f"{len(returned)} values" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
         got = "None" if returned is None else got
         raise HookError(f"{place_of(hook)}, returned {got}, but {wanted} is expected; write {write}.")
+
+
+def own_options(entry: Entry, made: type) -> list[str]:
+    """The options that the class of a file has beside those of its bases.
+
+    Raises:
+        ValueError: if there are some, but it is no dataclass.
+    """
+    options = [key for key, kind in inspect.get_annotations(made).items() if "ClassVar" not in str(kind)]
+    if options and "__dataclass_params__" not in vars(made):
+        raise ValueError(
+            f"{entry.target} in {entry.place} is no dataclass, so that {', '.join(options)} would be no options: put "
+            f"@dataclass(frozen=True) between @{KINDS[entry.kind].decorator}(...) and the class."
+        )
+    return options
 
 
 @functools.cache  # a grid loads each class for each of its cells
@@ -67,13 +84,16 @@ def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
 def _misspelt(kind: type) -> dict[str, str]:
     """What a class defines beside its options and hooks -> the hook that each name resembles."""
     own = {name for name in vars(kind).keys() - inspect.get_annotations(kind).keys() if not name.startswith("_")}
-    hooks = {name for base in kind.__mro__[1:] if _is_ours(base) for name in vars(base)}
+    hooks = {name for base in kind.__mro__[1:] if _is_ours(base) for name in vars(base) if name[0] != "_"}
     close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in sorted(own - hooks)}
     return {name: found[0] for name, found in close.items() if found}
 
 
-def _is_ours(kind: type) -> bool:
-    return kind.__module__.split(".")[0] in _OURS
+def _is_ours(thing: Any) -> bool:
+    """Whether a class or function is one of this project; those of labs are in modules of the same packages."""
+    module = getattr(thing, "__module__", None) or ""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return module.split(".")[0] in _OURS and not any(Path(file).is_relative_to(lab) for lab in plugins.folders())
 
 
 def _line(made: type, name: str) -> str:
@@ -83,8 +103,9 @@ def _line(made: type, name: str) -> str:
 
 
 def _is_left_to_others(hook: Any) -> bool:
-    """Whether a hook is not there, or is the one of a base class that raises NotImplementedError."""
-    return hook is None or "NotImplementedError" in getattr(getattr(hook, "__code__", None), "co_names", ())
+    """Whether a hook is not there, or is that of a class of this project that raises NotImplementedError."""
+    names = getattr(getattr(hook, "__code__", None), "co_names", ())
+    return hook is None or (_is_ours(hook) and "NotImplementedError" in names)
 
 
 def _other_arguments(kind: type) -> Iterator[str]:

@@ -127,7 +127,9 @@ class RoundHooks(Algorithm):
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from the cohort's update. Entries that `weighted_means` names are means, leaves [...];
         all others are stacked, leaves [K, ...]."""
-        return tree.add(params, delta_of(self.local_update, update, params)), server
+        is_sent = type(self).weighted_means is RoundHooks.weighted_means or "delta" not in update
+        hook = self.local_update if is_sent else self.weighted_means
+        return tree.add(params, delta_of(hook, update, params)), server
 
     # For methods that need more
 

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from algorithms.shared.local_sgd import LocalResult
@@ -63,7 +64,7 @@ def delta_of(hook: Hook, update: Tree, params: Tree | None = None) -> Tree:
             'view.params as "delta", or override weighted_means and server_step, which read it.'
         )
     if params is not None:
-        _require_fit(hook, "a delta", update["delta"], params)
+        _require_fit(hook, "a delta", update["delta"], params, is_added=True)
     return update["delta"]
 
 
@@ -112,8 +113,9 @@ def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
     return dict(metrics)
 
 
-def _require_fit(hook: Hook, what: str, new: Any, params: Tree) -> None:
-    """Raises HookError unless a hook returned tensors with the names, shapes and types of the params."""
+def _require_fit(hook: Hook, what: str, new: Any, params: Tree, is_added: bool = False) -> None:
+    """Raises HookError unless a hook returned tensors with the names, shapes and types of the params; of what is added to them,
+    in half precision say, with types that leave theirs as they are."""
     if not isinstance(new, dict):
         found, advice = f"{_in_words(new)} as {what}", "return a dict of tensors"
     elif lacking := [name for name in params if name not in new]:
@@ -124,7 +126,7 @@ def _require_fit(hook: Hook, what: str, new: Any, params: Tree) -> None:
             "leave this out",
         )
     else:
-        odd = next((name for name, leaf in params.items() if _is_other(new[name], leaf)), None)
+        odd = next((name for name, leaf in params.items() if _is_other(new[name], leaf, is_added)), None)
         if odd is None:
             return
         found = f"{what} whose {odd} is {_kind_in_words(new[odd])}"
@@ -134,8 +136,10 @@ def _require_fit(hook: Hook, what: str, new: Any, params: Tree) -> None:
     )
 
 
-def _is_other(value: Any, leaf: Tensor) -> bool:
-    return not isinstance(value, Tensor) or value.dtype is not leaf.dtype or value.shape != leaf.shape
+def _is_other(value: Any, leaf: Tensor, is_added: bool) -> bool:
+    if not isinstance(value, Tensor) or value.shape != leaf.shape:
+        return True
+    return (torch.result_type(leaf, value) if is_added else value.dtype) is not leaf.dtype
 
 
 def _kind_in_words(value: Any) -> str:

@@ -13,7 +13,7 @@ import algorithms
 from bench import plugins
 from bench.config.parts import require_defaults
 from bench.errors import ConfigError, sentences, unknown
-from bench.hooks import require_hooks
+from bench.hooks import own_options, require_hooks
 from bench.registry import Entry, Registry
 
 if TYPE_CHECKING:
@@ -79,8 +79,7 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
     try:
         made = entry.load()
         require_hooks(entry, made, "Callback", "after_round")
-        if "__dataclass_params__" not in vars(made):
-            raise ValueError(f"{entry.target} in {entry.place} is no dataclass; put @dataclass(frozen=True) above it.")
+        own_options(entry, made)
         known = [field.name for field in dataclasses.fields(made)]
         if wrong := [unknown(f"option of {name}", key, known) for key in options if key not in known]:
             raise ConfigError(wrong)

@@ -34,6 +34,7 @@ from bench.experiments.grid_schema import (
     without,
 )
 from bench.experiments.labels import UNWRAPPED
+from bench.measurements.specs import Shown, probes_of
 from datasets import DatasetInfo, partitions
 from datasets.own_data import canonical_setting
 
@@ -143,7 +144,9 @@ def expand(
             used.add("rounds")
         cells.setdefault((cell.dataset, cell.id), cell)
     wrong.append(Refused({}, _unused(overrides, used, methods, cells.values())))
-    if budget == grid.usual_budget and not overrides:  # others may have fewer rounds, and leave out what they lack
+    if mistakes := _wrong_probes(grid, cells.values()):
+        wrong.append(Refused({}, [of_file + line for line in mistakes]))
+    elif budget == grid.usual_budget and not overrides:  # others may have fewer rounds, and leave out what they lack
         wrong.append(Refused({}, [of_file + line for line in _figures_without_rounds(grid, cells.values())]))
     wrong = [point for point in wrong if point.mistakes]
     if refused is not None:
@@ -318,13 +321,27 @@ def _unused(
     return mistakes
 
 
+def _wrong_probes(grid: GridSpec, cells: Iterable[Cell]) -> list[str]:
+    """What is wrong with what figures want to measure on runs with the rounds of these cells."""
+    mistakes = []
+    for number, figure in enumerate(grid.report.figures):
+        try:
+            for rounds in {cell.config.rounds for cell in cells}:
+                probes_of(figure, rounds)
+        except ConfigError as error:
+            mistakes += [f"report.figures.{number}: {mistake}" for mistake in error.mistakes]
+    return mistakes
+
+
 def _figures_without_rounds(grid: GridSpec, cells: Iterable[Cell]) -> list[str]:
-    """One sentence for every figure that names no round which a cell has."""
+    """One sentence for every figure that would measure something, but names no round which a cell has."""
     most, mistakes = max((cell.config.rounds for cell in cells), default=0), []
     for number, figure in enumerate(grid.report.figures):
         named = [*as_list(getattr(figure, "round", None)), *as_list(getattr(figure, "rounds", None))]
         rounds = [one for one in named if one is not None]
-        if most and rounds and all(isinstance(one, int) and one > most for one in rounds):
+        if not most or type(figure).probes is Shown.probes or probes_of(figure, most):
+            continue
+        if rounds and all(isinstance(one, int) and one > most for one in rounds):
             mistakes.append(
                 f"report.figures.{number}: {figure.kind} shows round {', '.join(map(str, rounds))}, but runs have {most} "
                 "rounds; name one of these, or last."

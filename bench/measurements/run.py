@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.errors import ConfigError
 from bench.hooks import require_returned
-from bench.measurements.specs import REGISTRY, Probe, Shown, local_models, trained_rounds
+from bench.measurements.specs import REGISTRY, Probe, Shown, local_models, probes_of, trained_rounds
 from bench.results.json_schema import mismatch
 from bench.results.store import Store
 
@@ -111,13 +112,20 @@ def measure(
     for cell in cells:
         # Most grids want none, and then no record is read.
         if (
-            not any(part.probes(cell.config.rounds) for part in parts)
+            not any([*part.probes(cell.config.rounds)] for part in parts)
             or cell.missing
             or store.status(cell.id) != "done"
         ):
             continue
         trained = trained_rounds(store, cell.id, cell.config.rounds)
-        wanted = {probe: part for part in parts for probe in part.probes(trained)}
+        wanted: dict[Probe, Shown] = {}
+        for part in parts:
+            try:
+                wanted |= dict.fromkeys(probes_of(part, trained), part)
+            except ConfigError as error:  # a run that has ended early has other rounds than its config
+                on_message(
+                    f"{part.kind} of {cell.config.dataset} {cell.config.partition} {cell.id}: not measured: {error}"
+                )
         for probe, part in wanted.items():
             if part.is_measurable(probe, cell.config) and part.result_of(store, cell.id, probe) is None:
                 begin = time.perf_counter()

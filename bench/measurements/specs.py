@@ -70,7 +70,7 @@ class Shown(Part):
     def check(self, grid: Any) -> None:
         """Raises ValueError if a grid (`bench.experiments.grid_schema.GridSpec`) lacks what this needs."""
 
-    def probes(self, rounds: int) -> list[Probe]:
+    def probes(self, rounds: int) -> Iterable[Probe]:
         """What it needs of a run of so many rounds; nothing for most kinds."""
         return []
 
@@ -147,15 +147,24 @@ def figure_of(described: Any) -> Shown:
         raise ConfigError([str(error)]) from error
     fields = {key: (field.rebuild_annotation(), field) for key, field in kind.model_fields.items()}
     defaults = {key: field for key, field in fields.items() if not kind.model_fields[key].is_required()}
-    require_defaults(f"{entry.target} in {entry.place}", defaults)
-    figure = checked(kind, entry.options | described)
+    require_defaults(f"{entry.target} in {entry.place}", defaults, kind.model_config)
+    return checked(kind, entry.options | described)
+
+
+def probes_of(figure: Shown, rounds: int) -> list[Probe]:
+    """What a figure needs of a run of so many rounds.
+
+    Raises:
+        ConfigError: if it cannot say so.
+    """
     try:
-        probes = figure.probes(1)
-        fits = isinstance(probes, list) and all(isinstance(probe, Probe) for probe in probes)
+        probes = figure.probes(rounds)
+        found = [*probes] if isinstance(probes, Iterable) else [probes]
+        fits = all(isinstance(probe, Probe) for probe in found) and not isinstance(probes, Probe)
         require_returned(figure.probes, probes, fits, "a list of Probe", "return [Probe(self.kind, 1)]")
     except Exception as error:  # whatever the code of a lab raises
-        raise ConfigError([entry.failure(error)]) from error
-    return figure
+        raise ConfigError([REGISTRY[figure.kind].failure(error)]) from error
+    return found
 
 
 def checked(kind: type[Shown], described: dict[str, Any]) -> Shown:

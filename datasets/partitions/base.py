@@ -144,7 +144,7 @@ class Partition:
         if _global_states() != before:
             raise ValueError(
                 f"{self.entry.target} in {self.entry.place} draws from a generator that all code shares, np.random or random, "
-                "so that nobody could repeat what it deals; take every draw from rng, or from np.random.default_rng(seed)."
+                "and so changes the draws of all other code; take every draw from rng, or from np.random.default_rng(seed)."
             )
         if not fits:
             raise ValueError(

@@ -1,5 +1,6 @@
 """What a kind of figures is."""
 
+import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.hooks import require_returned
@@ -16,15 +17,24 @@ if TYPE_CHECKING:
 class Figure(Shown):
     """A figure as a grid lists it: its keys are the fields of the class, as pydantic has them.
 
-    A kind has `collect` and `draw`. One that measures something on runs that are done has also `probes` and `measure`, and
-    `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib imports it inside
-    these: where a grid is read, and where only tables are printed, neither is.
+    A kind has `collect` and `draw`, or `drawings`. One that measures something on runs that are done has also `probes` and
+    `measure`, and `state_of` unless that is about the models of the cohort after a round. Whoever needs torch or matplotlib
+    imports it inside these: where a grid is read, and where only tables are printed, neither is.
     """
 
     needed: ClassVar[tuple[str, ...]] = ("collect", "draw")
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **given: Any) -> None:
+        own = vars(cls)
+        if "drawings" in own and "needed" not in own:
+            cls.needed = ()  # only `drawings` asks for them
+        results: Any = own.get("results")
+        if results and [*inspect.signature(results).parameters] == ["self", "store", "run_id", "rounds"]:
+            cls.results = lambda self, store, run_id, rounds, record=None: results(self, store, run_id, rounds)  # type: ignore[method-assign]
+
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
-        """The numbers of the figure; something empty if there is nothing to draw yet.
+        """The numbers of the figure; None or something empty if there is nothing to draw yet.
 
         Args:
             grid: expanded grid, see `bench.results.records.StoredGrid`.
@@ -52,7 +62,6 @@ class Figure(Shown):
     ) -> "dict[str, matplotlib.figure.Figure]":
         """Metric -> picture: one, of the grid's own metric. Arguments as of `collect` and `draw`."""
         found = self.collect(grid, records, store, value)
-        require_returned(self.collect, found, found is not None, "what draw shows, or an empty list,", "return found")
         return {grid["report"]["metric"]: self.draw(found, widths)} if found else {}
 
     def pictures(self, *arguments: Any) -> "dict[str, matplotlib.figure.Figure]":
@@ -65,6 +74,7 @@ class Figure(Shown):
 
         found = self.drawings(*arguments)
         require_returned(self.drawings, found, isinstance(found, dict), "a dict of figures", "return {metric: figure}")
+        hook = self.draw if type(self).drawings is Figure.drawings else self.drawings
         for drawn in found.values():
-            require_returned(self.draw, drawn, isinstance(drawn, Picture), "a matplotlib Figure", "return figure")
+            require_returned(hook, drawn, isinstance(drawn, Picture), "a matplotlib Figure", "return figure")
         return found

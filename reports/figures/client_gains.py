@@ -34,14 +34,14 @@ class ClientGains(Figure):
                 "The figure client-gains compares runs with others: name these by reference, as {algorithm: local}."
             )
 
-    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Series | tuple[()]:
-        """Empty without any numbers.
+    def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Series | None:
+        """None without any numbers.
 
         Each seed's clients are sorted by their gain: a point is the mean over seeds of the gain at one rank. Where methods are
         compared with and without a wrapper, say, both have panels, one above the other.
         """
         if (value or own_value(grid)) != "last":  # records hold the clients' accuracies of that round only
-            return ()
+            return None
         settings, (_, *others) = contest_keys(grid), compared_keys(grid)
         grid = with_figure_layout(grid)
         report = build(grid, records, value)
@@ -62,7 +62,7 @@ class ClientGains(Figure):
                     name = table.names.title(table.column_key, line).plain
                     lacking.setdefault(panel, []).append(f"{name}: {len(gains)}/{len(compared)} seeds with a reference")
         if not found:
-            return ()
+            return None
         frames, columns = _arranged(found) if others else ([frame for _, frame in found], 0)
         found_in = grid["report"]["reference"]
         reference = table.names.together([*found_in], [*map(str, found_in.values())]).plain

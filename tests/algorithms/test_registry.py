@@ -109,11 +109,25 @@ def test_the_version_that_a_file_says_is_that_of_the_class():
         assert bool(comment.startswith(f"{version - 1} ")) == (version > 1), name
 
 
-def test_a_class_has_the_version_of_one_that_it_extends(register):
+@pytest.mark.parametrize(
+    ("imported", "base"),
+    [
+        ("from algorithms.mine import Mine", "Mine"),
+        ("from algorithms.mine import (\n    Mine,\n)", "Mine"),
+        ("from algorithms.mine import Mine as Base", "Base"),
+        ("from .mine import Mine", "Mine"),
+        ("from algorithms import mine", "mine.Mine"),
+        ("import algorithms.mine", "algorithms.mine.Mine"),
+        ("import algorithms.mine as theirs", "theirs.Mine"),
+        ("from algorithms.mine import Mine\nfrom algorithms import RoundBased", "Mine, RoundBased"),
+        ("from algorithms.mine import Mine as Theirs", "Theirs"),
+    ],
+)
+def test_a_class_has_the_version_of_one_that_it_extends(register, imported, base):
     versioned = MINE.replace("    strength", "    version = 3  # 2 was weaker\n    strength")
     yours = '\n\n@registered("yours")\nclass Yours(Mine):\n    """Mine, too."""\n'
-    theirs = "from algorithms import registered\nfrom algorithms.mine import Mine\n"
-    theirs += yours.replace("yours", "theirs").replace("Yours", "Theirs")
+    theirs = f"from algorithms import registered\n{imported}\n"
+    theirs += yours.replace("yours", "theirs").replace("Yours(Mine)", f"Theirs({base})")
     register(mine=versioned + yours, theirs=theirs)
     for name in ("mine", "yours", "theirs"):
         assert algorithms.version_of(name) == (3, "2 was weaker") and algorithms.load(name).version == 3

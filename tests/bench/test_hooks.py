@@ -5,6 +5,7 @@ import pytest
 from bench.config.methods import build, build_callback
 from bench.errors import ConfigError
 from bench.measurements.specs import figure_of
+from bench.results.store import Store
 from datasets import partitions
 from tests.support import method_files
 
@@ -62,6 +63,46 @@ def test_a_name_almost_like_a_hook_is_refused(refused, folder, head, functions, 
     said = refused(folder, head, functions + helper)
     assert f"{place} has attributes that nothing reads or calls, with names almost like hooks: {meant}." in said
     assert "begin the name of a helper with _." in said
+
+
+ROUNDED = "    def after_round(self, outcome, own): return own, {}\n"
+HELPERS = "    def finished(self): pass\n    def after_training(self): pass\n"
+DEPLOYED = "    def deploy(self, task, state, client_ids): raise NotImplementedError\n"
+DRAWN = "    def drawings(self, grid, records, store, value=None, widths=None): return {}\n"
+ARBITRARY = "    model_config = {'arbitrary_types_allowed': True}\n    window: Window = Window()\n"
+ONE = f"@dataclass(frozen=True)\nclass One(Callback):\n    radius: int = 2\n{ROUNDED}\n\n"
+PROBED = "    def measure(self, run, probe): return {}\n    def probes(self, rounds): return range(1, rounds + 1, rounds // 2)"
+
+
+@pytest.mark.parametrize(
+    ("folder", "before", "text"),
+    [
+        ("algorithms", "", f"class Mine(RoundBased):\n{HELPERS}{DEPLOYED}"),
+        ("callbacks", "", f"class Mine(Callback):\n{ROUNDED}"),
+        ("callbacks", ONE, "class Mine(One):\n    pass"),
+        ("figures", "class Window: pass\n", f"class Mine(Figure):\n{ARBITRARY}{DRAWN}{PROBED}"),
+    ],
+)
+def test_a_class_that_is_right_is_not_refused(tmp_path, monkeypatch, folder, before, text):
+    head = (
+        HEADS[folder]
+        .replace("\n\n", f"\n\n{before}", 1)
+        .replace('mine"', 'mine", radius=1' if before == ONE else 'mine"')
+    )
+    files = {f"{folder}/mine_of_a_test.py": f"from dataclasses import dataclass\n{head}{text}"}
+    method_files.use(tmp_path / "lab", monkeypatch, files)
+    made = LOAD[folder]()
+    assert getattr(made, "radius", 1) == 1
+
+
+def test_a_figure_may_override_results_without_the_record(tmp_path, monkeypatch):
+    results = "    def results(self, store, run_id, rounds):\n        found = super().results(store, run_id, rounds)\n"
+    results += "        return {**found, run_id: rounds}\n"
+    text = f"{HEADS['figures']}class Mine(Figure):\n{DRAWN}{results}"
+    method_files.use(tmp_path / "lab", monkeypatch, {"figures/mine_of_a_test.py": text})
+    store = Store(tmp_path)
+    assert figure_of({"kind": "mine"}).results(store, "a", 3) == {"a": 3}
+    assert figure_of({"kind": "mine"}).results(store, "a", 3, None) == {"a": 3}
 
 
 @pytest.mark.parametrize(

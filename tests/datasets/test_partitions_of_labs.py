@@ -110,8 +110,8 @@ def test_other_numbers_are_refused(lab, text):
         ("np.array_split(rows - 1, 4)", "indices count from 0, but train of client . has -1"),
         ("np.array_split(rows / 1, 4)", r"gives client 0 float64 of shape \(10,\); indices are integers"),
         (
-            "np.array_split(np.random.permutation(40), 4)",
-            "draws from a generator that all code shares, .* take every draw from rng",
+            "np.random.seed(7) or np.array_split(np.random.permutation(40), 4)",
+            "draws from a generator that all code shares, .*, and so changes the draws of all other code; take every draw from",
         ),
         (
             "__import__('random').shuffle([1, 2]) or np.array_split(rows, 4)",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import algorithms
 from bench.cli import check as check_command
@@ -17,6 +18,7 @@ from bench.contract.checks import (
     is_trained,
 )
 from bench.contract.report import outcome_of, outcomes
+from bench.contract.toy import history
 from tests.support import method_files
 from tests.support.processes import in_this_process
 
@@ -157,8 +159,14 @@ RESULT = 'is expected; write return LocalResult({"delta": delta}, view.client).'
             f"returned params whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
         ),
         (
-            TRAINED + "LocalResult({'delta': {name: leaf.float() for name, leaf in view.params.items()}}, {})",
-            f"returned a delta whose linear1.weight is torch.float32 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+            TRAINED + "LocalResult({'delta': {name: leaf * 1j for name, leaf in view.params.items()}}, {})",
+            f"returned a delta whose linear1.weight is torch.complex128 [64, 36], {FIT}return it as torch.float64 [64, 36].",
+        ),
+        (
+            "def weighted_means(self, updates, cohort):\n        averages = super().weighted_means(updates, cohort)\n"
+            "        first = dict([*averages['delta'].values.items()][:1])\n"
+            "        return {'delta': averages['delta']._replace(values=first)}",
+            f"returned a delta without linear1.bias, linear2.weight, linear2.bias, ..., {FIT}return all of them.",
         ),
         (
             TRAINED + "LocalResult({'delta': {}}, {})",
@@ -181,6 +189,13 @@ def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(l
     (outcome,) = outcomes(lab(text))
     name = hook.split("(")[0].removeprefix("def ")
     assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
+
+
+def test_a_delta_of_half_precision_is_added_to_params(lab):
+    hook = f"{TRAINED}LocalResult({{'delta': {{name: 0.1 * leaf.half() for name, leaf in view.params.items()}}}}, {{}})"
+    lab(method_files.RUNNABLE.replace("RoundBased", "LocalResult, RoundBased", 1) + f"\n    {hook}\n")
+    _, (first, *_, last) = history(algorithms.make("fedmine"))
+    assert last["params"]["linear1.weight"].dtype == first["params"]["linear1.weight"].dtype == torch.float64
 
 
 def test_a_method_with_cycles_says_so_by_has_model():

@@ -87,7 +87,7 @@ def test_gains_are_sorted_within_each_seed_and_then_averaged_over_seeds(grid):
     # gains in points: -10, 10, 40 and -10, 0, 30
     assert points["mean"].tolist() == pytest.approx([-10, 5, 35])
     assert points["std"].tolist() == pytest.approx([0, 50**0.5, 50**0.5])
-    assert figure_of(GAINS).collect(*stored(grid), "best") == (), "nothing is known of other rounds"
+    assert figure_of(GAINS).collect(*stored(grid), "best") is None, "nothing is known of other rounds"
     assert found.seeds == 2 and found.y_label.endswith("over Local (points)") and not found.caveats
 
 

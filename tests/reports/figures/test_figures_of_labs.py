@@ -11,6 +11,7 @@ from bench.cli.app import app
 from bench.cli.listing import listing
 from bench.errors import ConfigError, HookError
 from bench.execution import scheduler
+from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.measurements.specs import REGISTRY, figure_of
 from bench.results.store import Store
@@ -19,6 +20,7 @@ from tests.support import manual, method_files
 from tests.support.alone import run_jobs_alone
 
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page.stem == "own-figure")
+PROBES = "return [Probe(self.kind, number) for number in rounds_of(self.rounds, rounds)]"
 GRID = manual.named_files()["drift.yaml"]
 
 
@@ -81,6 +83,14 @@ def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_h
     assert "2 finished, 0 to run" in bench("run", "--grid", str(tmp_path / "drift.yaml"), "--dry-run")[1]
 
 
+def test_what_cannot_say_what_it_needs_of_a_run_that_has_ended_early_costs_itself_alone(bench, tmp_path, monkeypatch):
+    use(tmp_path, monkeypatch, DRIFT.replace(PROBES, f"assert rounds == 3\n        {PROBES}"))
+    falls = "callbacks: [{name: stop-early, metric: loss, patience: 1}]"
+    (tmp_path / "drift.yaml").write_text(GRID.replace("rounds: 3}", f"rounds: 3, {falls}}}"))
+    code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
+    assert code == 0 and "not measured: Drift in mylab/figures/drift.py failed in line 18: AssertionError" in text
+
+
 def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     wrong = DRIFT.replace("return {", "result = probe.round > 1 or troch\n        _ = {")
     use(tmp_path, monkeypatch, wrong)
@@ -106,23 +116,22 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     assert "SKEWBENCH_PLUGINS, names one." in text and "FedAvg" in text
 
 
-@pytest.mark.parametrize(
-    ("before", "hook", "wanted"),
-    [
-        ("return [\n            (f", "collect", "what draw shows, or an empty list, is expected; write return found."),
-        ("return figure", "draw", "a matplotlib Figure is expected; write return figure."),
-    ],
-)
-def test_a_hook_that_returns_nothing_is_told_with_its_line(tmp_path, monkeypatch, before, hook, wanted):
+@pytest.mark.parametrize("hook", ["collect", "draw"])
+def test_a_hook_may_find_nothing_but_must_draw_a_picture(tmp_path, monkeypatch, hook):
     text = DRIFT.replace("in first_runs(grid, records, value)", "in [('iid', {'rounds': 3}, '')]")
     text = text.replace(
         'self.results(store, run_id, config["rounds"], records[run_id])', "{Probe('drift', 1): {'distances': [1.0]}}"
     )
+    before = {"collect": "return [\n            (f", "draw": "return figure"}[hook]
     use(tmp_path, monkeypatch, text.replace(before, before.replace("return", "found =")))
     figure = figure_of({"kind": "drift"})
+    if hook == "collect":
+        assert figure.pictures({"report": {"metric": "accuracy"}}, {}, None) == {}
+        return
     with pytest.raises(HookError) as raised:
         figure.pictures({"report": {"metric": "accuracy"}}, {}, None)
-    said = f"{hook} in mylab/figures/drift.py, line {line_of(f'def {hook}')}, returned None, but {wanted}"
+    place = f"draw in mylab/figures/drift.py, line {line_of('def draw')}"
+    said = f"{place}, returned None, but a matplotlib Figure is expected; write return figure."
     assert str(raised.value) == REGISTRY["drift"].failure(raised.value) == said
 
 
@@ -167,8 +176,34 @@ def test_a_mistake_is_explained_before_any_work(tmp_path, monkeypatch, text, fig
     use(tmp_path, monkeypatch, text)
     (tmp_path / "drift.yaml").write_text(re.sub(r"\{kind.*\}", f"{{{figure}}}", GRID))
     with pytest.raises(ConfigError) as caught:
-        load_grid(str(tmp_path / "drift.yaml"))
+        expand(load_grid(str(tmp_path / "drift.yaml")), "full")
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "probes",
+    [
+        f"return iter({PROBES.removeprefix('return ')})",
+        f"return tuple({PROBES.removeprefix('return ')})",
+        "return (Probe(self.kind, number) for number in range(1, rounds + 1, rounds // 2))",
+    ],
+)
+def test_probes_are_any_iterable_for_the_rounds_that_runs_have(tmp_path, monkeypatch, probes):
+    assert PROBES in DRIFT
+    use(tmp_path, monkeypatch, DRIFT.replace(PROBES, probes))
+    (tmp_path / "drift.yaml").write_text(GRID)
+    assert expand(load_grid(str(tmp_path / "drift.yaml")), "full")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(PROBES, "return [Probe(self.kind, rounds)]"), ("def probes", "def _unused")]
+)
+def test_a_number_that_is_no_round_of_a_measurement_is_not_taken_for_one(tmp_path, monkeypatch, before, after):
+    """A window, of a figure that measures other rounds, or nothing."""
+    text = re.sub(r"    rounds: .*", "    rounds: int = 100", DRIFT)
+    use(tmp_path, monkeypatch, text.replace(before, after))
+    (tmp_path / "drift.yaml").write_text(re.sub(r"\{kind.*\}", "{kind: drift}", GRID))
+    assert expand(load_grid(str(tmp_path / "drift.yaml")), "full")
 
 
 def test_the_decorator_sets_defaults(tmp_path, monkeypatch):
