@@ -109,6 +109,53 @@ def test_a_number_read_from_a_tensor_is_told_with_its_line_and_the_rule(lab):
     )
 
 
+def test_a_draw_without_a_key_is_told_how_clients_draw(lab):
+    noisy = RIGHT.replace("drift = ", "import torch; drift = torch.randn_like(view.num_examples.double()) + ")
+    sentence = found(lab(noisy), both_engines_agree)
+    assert f"{PLACE}, line 14, in local_loss (import torch; drift = torch.randn_like(" in sentence
+    assert sentence.endswith("the key is batch.key in a loss, and plan[0].key in local_update.")
+    assert "write normal_from_keys(keys_from(key, rows), columns)" in sentence and "--engine" not in sentence
+    keyed = "        from bench.seeding import keys_from, normal_from_keys\n"
+    keyed += "        noise = normal_from_keys(keys_from(plan[0].key, 1), 1).sum() * 1e-3\n"
+    keyed += (
+        "        update = {'delta': tree.scale(view.params, noise)}\n        return LocalResult(update, view.client)\n"
+    )
+    text = RIGHT.replace("RoundBased", "LocalResult, RoundBased", 1)
+    text = text[: text.index("    def local_loss")] + f"    def local_update(self, data, plan, view):\n{keyed}"
+    assert found(lab(text), both_engines_agree).startswith("ok: ")
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (
+            "local_loss(self, params, batch, view):\n        return view.server['momentum']",
+            "KeyError: 'momentum'; view.server has nothing: of the server state, clients get what the class names, as "
+            "broadcast = ('momentum',).",
+        ),
+        (
+            "local_loss(self, params, batch, view):\n        return view.client['drfit']",
+            "KeyError: 'drfit'; view.client has drift, age.",
+        ),
+        (
+            "server_step(self, task, params, server, update, cohort):\n        return params, update['momentum']",
+            "KeyError: 'momentum'; update has delta.",
+        ),
+        (
+            "local_loss(self, params, batch, view):\n        self.count = 1",
+            "FrozenInstanceError: cannot assign to field 'count'; methods keep nothing between rounds: return it as state, from "
+            "init_server or init_client on.",
+        ),
+    ],
+)
+def test_an_error_that_many_make_is_told_with_what_is_there_or_what_to_do(lab, hook, sentence):
+    text = method_files.RUNNABLE + "\n    def init_client(self, task, params):\n"
+    text += "        return {'drift': params, 'age': params}\n"
+    (outcome,) = outcomes(lab(text + f"\n    def {hook}\n"))
+    assert outcome.sentence.startswith(f"{PLACE}, line 17, in {hook.split('(')[0]} (")
+    assert outcome.sentence.endswith(sentence)
+
+
 def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):
     lab(RIGHT + STEP)
     code, text = in_this_process("fedmine", command="check")
@@ -130,7 +177,10 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
 STEPPED = "def server_step(self, task, params, server, update, cohort):\n        return "
 TRAINED = "def local_update(self, data, plan, view):\n        return "
 FIT = "but the names, shapes and types of the round's params are expected; "
-RESULT = 'is expected; write return LocalResult({"delta": delta}, view.client).'
+RESULT = (
+    'is expected; write return LocalResult(update, client): what it sends, as {"delta": delta}, and its new state, '
+    "or view.client."
+)
 
 
 @pytest.mark.parametrize(
