@@ -17,6 +17,8 @@ from bench.contract.checks import (
     is_trained,
 )
 from bench.contract.report import outcome_of, outcomes
+from bench.contract.toy import toy_task, train
+from bench.errors import HookError
 from tests.support import method_files
 from tests.support.processes import in_this_process
 
@@ -143,8 +145,8 @@ def test_a_draw_without_a_key_is_told_how_clients_draw(lab):
         ),
         (
             "local_loss(self, params, batch, view):\n        self.count = 1",
-            "FrozenInstanceError: cannot assign to field 'count'; methods keep nothing between rounds: return it as state, from "
-            "init_server or init_client on.",
+            "FrozenInstanceError: cannot assign to field 'count'; methods keep nothing between rounds: return it as state, "
+            "from init_server or init_client on.",
         ),
     ],
 )
@@ -233,6 +235,14 @@ def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(l
     assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
 
 
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_a_loss_of_each_example_is_told_with_its_hook_and_line(lab, engine):
+    case = lab(RIGHT.replace("task_loss(params, batch, view) +", "batch.y.double() *"))
+    said = rf"^local_loss in {PLACE}, line 13, returned a tensor of shape \[6\], but a scalar is expected; write return batch."
+    with pytest.raises(HookError, match=said):
+        train(case.method, toy_task(engine=engine))
+
+
 def test_a_method_with_cycles_says_so_by_has_model():
     assert said_by(algorithms.make("fedcat")).in_cycles and not said_by(algorithms.make("fedavg")).in_cycles
 
@@ -250,6 +260,17 @@ def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, argument
     lab()
     code, text = in_this_process(*arguments, command="check")
     assert sentence in text and code == 2
+
+
+def test_of_an_unknown_method_a_class_without_its_decorator_is_named_or_that_no_folder_is_used(tmp_path, monkeypatch):
+    text = RIGHT.replace('@registered("fedmine")\n', "")
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    code, text = in_this_process("fedmine", command="check")
+    without = f"{PLACE} has the class FedMine, without @registered(...)."
+    first, second = text.splitlines()
+    assert first.endswith(f"mylab: nothing yet. {without}") and second.endswith(f" {without}") and code == 2
+    monkeypatch.delenv("SKEWBENCH_PLUGINS")
+    assert "No folder of your own is in use: --plugins DIR" in in_this_process("fedmine", command="check")[1]
 
 
 def test_after_a_failure_on_which_nothing_rests_the_checks_go_on(monkeypatch):
