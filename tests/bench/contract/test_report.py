@@ -38,6 +38,10 @@ class FedMine(RoundBased):
         drift = tree.squared_distance(params, view.params)
         return task_loss(params, batch, view) + self.strength * drift
 '''
+INITIAL = """
+    def init_server(self, task, params):
+        return {}
+"""
 STEP = """
     def server_step(self, task, params, server, update, cohort):
         for name in params:
@@ -159,7 +163,7 @@ def test_an_error_that_many_make_is_told_with_what_is_there_or_what_to_do(lab, h
 
 
 def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):
-    lab(RIGHT + STEP)
+    lab(RIGHT + INITIAL + STEP)
     code, text = in_this_process("fedmine", command="check")
     _, first, second, last = text.splitlines()
     assert first.startswith("ok: ")
@@ -233,6 +237,15 @@ def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(l
     (outcome,) = outcomes(lab(text))
     name = hook.split("(")[0].removeprefix("def ")
     assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
+
+
+def test_a_mean_over_padding_rows_is_looked_for_on_clients(lab):
+    padded = RIGHT.replace("task_loss(params, batch, view)", "view.model(params, batch.x).square().mean()")
+    sentence = found(
+        lab(padded + INITIAL + STEP.replace("params[name] +=", "params = {**params}; params[name] = params[name] +")),
+        both_engines_agree,
+    )
+    assert f"must agree up to rounding; look at local_loss in {PLACE}: means over examples are batch.mean(" in sentence
 
 
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
