@@ -119,7 +119,7 @@ def load(name: str) -> "type[Algorithm]":
 
     Raises:
         ValueError: if there is no method of that name, or its file cannot be imported, or its class has options but is no
-            dataclass, or a hook by an earlier name, or wrong ones (see `bench.hooks.require_hooks`).
+            dataclass, or a hook by an earlier name, or wrong ones (see `bench.hooks.require_hooks`), or a value without a type.
     """
     entry = REGISTRY.find(name)
     try:
@@ -139,7 +139,26 @@ def load(name: str) -> "type[Algorithm]":
     ]:
         raise ValueError(f"{where} has hooks by earlier names: rename {', '.join(earlier)}.")
     require_hooks(entry, method, "RoundBased", "init", "step", "deploy")
+    if untyped := _untyped(entry, method):
+        raise ValueError(untyped)
     return method
+
+
+def _untyped(entry: Entry, method: type) -> str:
+    """A sentence about a value in the classes of a file that would be an option if it had a type; "" if there is none.
+    What a base class knows is set, and what is written in capitals is a constant."""
+    for kind in getattr(method, "__mro__", ()):
+        known = {name for base in kind.__mro__[1:] for name in (*vars(base), *inspect.get_annotations(base))}
+        own = vars(kind) if kind.__module__ == entry.module else {}
+        for name in sorted(own.keys() - known - inspect.get_annotations(kind).keys()):
+            if isinstance(own[name], int | float | str) and not (name.startswith("_") or name.isupper()):
+                written = re.search(
+                    rf"\A(?s:.*?)^class {kind.__name__}\b(?s:.*?)^ +{name} *=", _text(entry.path), re.MULTILINE
+                )
+                where = entry.place + (f", line {written[0].count(chr(10)) + 1}" if written else "")
+                said = f"{name}: {type(own[name]).__name__} = {own[name]!r}"
+                return f"{where}: {name} has no type, so that it is no option; write {said}."
+    return ""
 
 
 def make(name: str, **options: Any) -> "Algorithm":

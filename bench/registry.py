@@ -183,7 +183,7 @@ class Registry(Mapping[str, Entry]):
         """
         if found := self._entries.get(name) or self._entries.get(self.aliases.get(name, "")):
             return found
-        raise ValueError(unknown(self.kind, name, [*self, *self.aliases]))
+        raise ValueError(unknown(self.kind, name, [*self, *self.aliases]) + hint(self.kind))
 
     def named_in(self, text: object) -> Entry | None:
         """The thing with whose name a text such as "hospital-0.7" begins, that of the longest name; None if there is none."""
@@ -229,6 +229,21 @@ def held_by(lab: Path) -> list[str]:
     """
     counts = {kind: sum(entry.lab == lab for entry in Registry(kind).values()) for kind in KINDS}
     return [f"{count} {kind}{'s' * (count > 1)}" for kind, count in counts.items() if count]
+
+
+def hint(kind: str) -> str:
+    """Sentences for a name of this kind that nobody knows: that no folder of a lab is used, or which of its classes have no
+    decorator; "" for nothing."""
+    return plugins.hint() or "".join(f" {sentence}" for lab in plugins.folders() for sentence in undecorated(kind, lab))
+
+
+def undecorated(kind: str, lab: Path) -> Iterator[str]:
+    """A sentence for each file in the folder of a lab that has a class and registers nothing of this kind."""
+    spec, used = KINDS[kind], {entry.path for entry in Registry(kind).values()}
+    for path in sorted((lab / spec.folder).glob("*.py")) if spec.decorator else ():
+        found = re.search(r"^class (\w+)\(", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        if found and path not in used:
+            yield f"{_place(path, kind, lab)} has the class {found[1]}, without @{spec.decorator}(...)."
 
 
 def place_of(file: str) -> str:

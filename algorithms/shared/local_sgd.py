@@ -10,6 +10,8 @@ from torch import Tensor
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchIndex, BatchPlan, ClientData, ClientView, Loss
+from bench.errors import HookError
+from bench.hooks import place_of
 
 GradientOf = Callable[
     [Loss, Tree, Batch, ClientView], Tree
@@ -62,9 +64,17 @@ def gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
     """
     params = {name: leaf.detach() for name, leaf in params.items()}
     if batch.mask is not None:
-        return torch.func.grad(loss)(params, batch, view)
+        return torch.func.grad(lambda *arguments: _scalar(loss, loss(*arguments)))(params, batch, view)
     leaves = [leaf.requires_grad_() for leaf in params.values()]
-    return dict(zip(params, torch.autograd.grad(loss(params, batch, view), leaves), strict=True))
+    return dict(zip(params, torch.autograd.grad(_scalar(loss, loss(params, batch, view)), leaves), strict=True))
+
+
+def _scalar(loss: Loss, value: Tensor) -> Tensor:
+    """What a loss returned; raises HookError if it is no scalar."""
+    if not isinstance(value, Tensor) or value.ndim:
+        got = f"a tensor of shape {[*value.shape]}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+        raise HookError(f"{place_of(loss)}, returned {got}, but a scalar is expected; write return batch.mean(...).")
+    return value
 
 
 def clipped(slope: Tree, most: float | None) -> Tree:

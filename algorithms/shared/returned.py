@@ -44,7 +44,7 @@ def update_from(hook: Hook, *arguments: Any) -> LocalResult:
         if not isinstance(value, kind):
             raise HookError(
                 f"{place_of(hook)}, returned {_in_words(value)}{what}, but a {kind.__name__} is expected; write return "
-                'LocalResult({"delta": delta}, view.client).'
+                'LocalResult(update, client): what it sends, as {"delta": delta}, and its new state, or view.client.'
             )
     return tensors_of(hook, returned)
 

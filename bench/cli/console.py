@@ -72,7 +72,8 @@ def use_plugins(named: Sequence[Path]) -> None:
     plugins.use(named)
     for folder in plugins.folders():
         held = registry.held_by(folder)
-        warn(f"Uses {folder}: {', '.join(held) if held else 'nothing yet'}.")
+        without = [] if held else [line for kind in registry.KINDS for line in registry.undecorated(kind, folder)]
+        warn(" ".join([f"Uses {folder}: {', '.join(held) or 'nothing yet'}.", *without]))
 
 
 def name_damaged(

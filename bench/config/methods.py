@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 import algorithms
-from bench import plugins
 from bench.config.parts import require_defaults
 from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import own_options, require_hooks
-from bench.registry import Entry, Registry
+from bench.registry import Entry, Registry, hint
 
 if TYPE_CHECKING:
     from algorithms.shared.base import Algorithm
@@ -44,7 +43,7 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
         ConfigError: with everything that is wrong with the values.
     """
     if not is_method(algorithm):
-        raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY) + plugins.hint()])
+        raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY) + hint("algorithm")])
     known = options_of(algorithm)
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:
@@ -74,7 +73,7 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
         ConfigError: with everything that is wrong with the values.
     """
     if not (isinstance(name, str) and name in CALLBACKS):
-        raise ConfigError([unknown("callback", name, CALLBACKS) + plugins.hint()])
+        raise ConfigError([unknown("callback", name, CALLBACKS) + hint("callback")])
     entry = CALLBACKS[name]
     try:
         made = entry.load()

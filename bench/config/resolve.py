@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import algorithms
 import datasets
-from bench import models, plugins
+from bench import models
 from bench.config.compatibility import validate_config
 from bench.config.methods import (
     build,
@@ -26,6 +26,7 @@ from bench.config.plain import TRACE
 from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
+from bench.registry import hint
 from bench.results.omitted_defaults import spell_out
 from datasets import DatasetInfo, own_data, partitions, transforms
 from datasets.image_size import read_image_size
@@ -182,7 +183,7 @@ def _method(flat: dict[str, Any], mistakes: list[str]) -> tuple[Any, list[str]]:
         mistakes.append(
             "algorithm is missing."
             if given is None
-            else unknown("algorithm", given, algorithms.REGISTRY) + plugins.hint()
+            else unknown("algorithm", given, algorithms.REGISTRY) + hint("algorithm")
         )
         return None, [key for key in flat if key not in SETTINGS]
     options = options_of(given)

@@ -28,6 +28,18 @@ from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
 
+_ON_CLIENTS = ("local_loss", "local_update", "personal_model", "trained")
+_IN_ROUNDS = (
+    *_ON_CLIENTS,
+    "weighted_means",
+    "server_step",
+    "aggregate",
+    "aggregate_buffers",
+    "round_metrics",
+    "finish_round",
+    "run_round",
+    "deploy",
+)
 _TOLERANCE = 1e-8  # of the engines, which sum in different orders
 
 
@@ -98,7 +110,7 @@ def inputs_are_left_as_they_are(case: Case) -> None:
         _require(
             not found,
             f"a hook changed its input in place ({found} from what it was before the round), but a hook returns new objects; "
-            f"replace +=, add_() or item assignment by new tensors in {hooks_in_words(case)}.",
+            f"replace +=, add_() or item assignment by new tensors in {hooks_in_words(case, *_IN_ROUNDS)}.",
         )
 
 
@@ -126,8 +138,8 @@ def _require_agreement(case: Case, looped: Any, vectorised: Any) -> None:
     _require(
         not found,
         f"{found} between the engines loop and vectorised, which must agree up to rounding; look at "
-        f"{hooks_in_words(case)}: means over examples are batch.mean(...), since padding rows do not count, and what is drawn "
-        "is a function of batch.key.",
+        f"{hooks_in_words(case, *_ON_CLIENTS)}: means over examples are batch.mean(...), since padding rows do not count, "
+        "and what is drawn is a function of batch.key.",
     )
 
 

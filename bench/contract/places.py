@@ -1,10 +1,13 @@
 """Where in a method's file something is: the hooks that it has, and the line that raised an error."""
 
+import dataclasses
+import functools
 import inspect
 import linecache
+import re
 import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,12 @@ _RULE = (
     "numbers of a client are tensors: write formulas, not if, range, int() or .item(), and choose by torch.where, not by "
     "boolean indexing, unique or nonzero"
 )
+
+_DRAWS = {
+    "algorithm": "what clients draw is a function of a key, so write normal_from_keys(keys_from(key, rows), columns), or "
+    "uniform_from_keys, of bench.seeding; the key is batch.key in a loss, and plan[0].key in local_update",
+    "model": "a model draws by bound.dropout, and says so by loop_only",
+}
 
 
 def hooks_in_words(case: "Case", *first: str) -> str:
@@ -45,7 +54,7 @@ def error_in_words(case: "Case", error: Exception) -> str:
         return _raised_by_results(entry, type(case.method), error)
     if is_refused_by_vmap(error):
         return _refused(entry, last, _shortened(error))
-    return f"{_where(entry, last)}: {_shortened(error)}; correct this line."
+    return f"{_where(entry, last)}: {_shortened(error)}; {_advice([entry], error) or 'correct this line'}."
 
 
 def failure_in_words(entries: Sequence[Entry], error: Exception) -> str:
@@ -69,7 +78,8 @@ def failure_in_words(entries: Sequence[Entry], error: Exception) -> str:
         said = str(error)
     elif last:
         blamed = next(entry for entry in entries if _is_of(entry, last.filename))
-        said = f"{_where(blamed, last)}: {_shortened(error)}."
+        advice = _advice([blamed], error)
+        said = f"{_where(blamed, last)}: {_shortened(error)}{advice and '; '}{advice}."
     else:
         said = _raised_by_results(blamed, blamed.load(), error)
     return f"{said} `python -m bench check {blamed.name}` finds such mistakes." if blamed in methods else said
@@ -127,6 +137,8 @@ def _is_of_machine(error: Exception) -> bool:
 
 
 def _refused(entry: Entry, last: traceback.FrameSummary, said: str) -> str:
+    if "random" in said:
+        return f"{_where(entry, last)}: the vectorised engine refuses this line ({said}); {_DRAWS[entry.kind]}."
     return (
         f"{_where(entry, last)}: the vectorised engine refuses this line ({said}); {_RULE}. Until then --engine loop trains "
         "the method, one client after another."
@@ -137,6 +149,25 @@ def _last_own(entries: Sequence[Entry], error: Exception) -> traceback.FrameSumm
     """The innermost line of the files of these things, or of the labs that bring them, that an error has passed."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((at for at in reversed(frames) if any(_is_of(entry, at.filename) for entry in entries)), None)
+
+
+def _advice(entries: Sequence[Entry], error: Exception) -> str:
+    """What to do about an error that many make; "" if it is another one."""
+    if isinstance(error, dataclasses.FrozenInstanceError):
+        return "methods keep nothing between rounds: return it as state, from init_server or init_client on"
+    if not isinstance(error, KeyError) or not error.args:
+        return ""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frame, line = [at for at in frames if any(_is_of(entry, at[0].f_code.co_filename) for entry in entries)][-1]
+    for read in re.findall(r"([A-Za-z_][\w.]*)\[", linecache.getline(frame.f_code.co_filename, line)):
+        first, *others = read.split(".")
+        found = functools.reduce(lambda part, name: getattr(part, name, None), others, frame.f_locals.get(first))
+        if isinstance(found, Mapping) and error.args[0] not in found:
+            there = f"{read} has {', '.join(map(str, found)) or 'nothing'}"
+            if read.endswith(".server"):
+                there += f": of the server state, clients get what the class names, as broadcast = ({error.args[0]!r},)"
+            return there
+    return ""
 
 
 def _where(entry: Entry, at: traceback.FrameSummary) -> str:

@@ -25,6 +25,7 @@ from bench.execution.gpus import NO_GPU
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
 from bench.profiling import device_name
+from bench.registry import KINDS, Registry
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.records import RoundRow, methods_in
 from bench.simulation import callbacks
@@ -258,7 +259,7 @@ def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | N
 
 def _require_same(driver: Inputs, machine: Inputs, dataset: str) -> None:
     """Raises UnfitMachine if this machine has other code or other images than the driver."""
-    differing = [part for part, version in driver.code.items() if machine.code.get(part) != version]
+    differing = [_with_file(part) for part, version in driver.code.items() if machine.code.get(part) != version]
     if differing:
         raise UnfitMachine(
             f"its code of this run is not that of the command ({', '.join(differing)}): it was changed while the command "
@@ -268,6 +269,13 @@ def _require_same(driver: Inputs, machine: Inputs, dataset: str) -> None:
         raise UnfitMachine(
             f"its images of {dataset} are not those of the command ({machine.images}, not {driver.images})"
         )
+
+
+def _with_file(part: str) -> str:
+    """A part of the code of a run, with its file if it is one: "algorithm fedmine in mylab/algorithms/fedmine.py"."""
+    kind, _, name = part.partition(" ")
+    entry = Registry(kind).get(name) if kind in KINDS else None
+    return f"{part} in {entry.place}" if entry else part
 
 
 def require_shared(marker: str) -> None:

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from pydantic import ValidationError
 
-from bench import plugins
 from bench.config.parts import Part, require_defaults
 from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import require_hooks, require_returned
-from bench.registry import Registry
+from bench.registry import Registry, hint
 from bench.results.json_schema import Shape, mismatch
 from bench.results.records import RunRecord
 from bench.results.store import Store
@@ -136,7 +135,7 @@ def figure_of(described: Any) -> Shown:
     if "kind" not in described:
         raise ConfigError([f"The kind of a figure is missing. Known: {', '.join(REGISTRY)}."])
     if described["kind"] not in [*REGISTRY]:
-        raise ConfigError([unknown("kind of figure", described["kind"], REGISTRY) + plugins.hint()])
+        raise ConfigError([unknown("kind of figure", described["kind"], REGISTRY) + hint("figure")])
     entry = REGISTRY[described["kind"]]
     try:
         kind = entry.load()

@@ -17,6 +17,8 @@ from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
 from algorithms.shared.rounds import RoundBased
 from bench.determinism import uses_tf32
+from bench.errors import HookError
+from bench.hooks import place_of
 from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
@@ -210,8 +212,9 @@ class Run:
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
             if edits_of(looked_at) != known:
-                raise ValueError(
-                    f"The callback {name} has changed a state, but callbacks only look; change a copy, by .clone()."
+                raise HookError(
+                    f"The callback {name} has changed a state ({place_of(callback.after_round)}), but callbacks only look; "
+                    "change a copy, by .clone()."
                 )
             self._own[name] = noted.own
             metrics |= as_numbers(noted.metrics, name, callback.after_round)

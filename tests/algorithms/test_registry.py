@@ -54,6 +54,11 @@ def test_classes_of_one_name_in_two_files_are_two_methods(register):
             "import Rounds",
             "algorithms/third_mine.py, line 5: cannot be imported: ImportError: cannot import",
         ),
+        (
+            "    strength",
+            '    """beta = of\n\n    beta: a rate."""\n\n    LONGEST, _rate, version = 9, 0.1, 2\n    beta = 0.9\n    strength',
+            "/algorithms/third_mine.py, line 16: beta has no type, so that it is no option; write beta: float = 0.9.",
+        ),
         ("= 1.0", "= = 1.0", "algorithms/third_mine.py, line 11: cannot be imported: SyntaxError: invalid syntax"),
     ],
 )

@@ -18,7 +18,8 @@ from bench.contract.checks import (
     is_trained,
 )
 from bench.contract.report import outcome_of, outcomes
-from bench.contract.toy import history
+from bench.contract.toy import history, toy_task, train
+from bench.errors import HookError
 from tests.support import method_files
 from tests.support.processes import in_this_process
 
@@ -38,6 +39,10 @@ class FedMine(RoundBased):
         drift = tree.squared_distance(params, view.params)
         return task_loss(params, batch, view) + self.strength * drift
 '''
+INITIAL = """
+    def init_server(self, task, params):
+        return {}
+"""
 STEP = """
     def server_step(self, task, params, server, update, cohort):
         for name in params:
@@ -111,8 +116,55 @@ def test_a_number_read_from_a_tensor_is_told_with_its_line_and_the_rule(lab):
     )
 
 
+def test_a_draw_without_a_key_is_told_how_clients_draw(lab):
+    noisy = RIGHT.replace("drift = ", "import torch; drift = torch.randn_like(view.num_examples.double()) + ")
+    sentence = found(lab(noisy), both_engines_agree)
+    assert f"{PLACE}, line 14, in local_loss (import torch; drift = torch.randn_like(" in sentence
+    assert sentence.endswith("the key is batch.key in a loss, and plan[0].key in local_update.")
+    assert "write normal_from_keys(keys_from(key, rows), columns)" in sentence and "--engine" not in sentence
+    keyed = "        from bench.seeding import keys_from, normal_from_keys\n"
+    keyed += "        noise = normal_from_keys(keys_from(plan[0].key, 1), 1).sum() * 1e-3\n"
+    keyed += (
+        "        update = {'delta': tree.scale(view.params, noise)}\n        return LocalResult(update, view.client)\n"
+    )
+    text = RIGHT.replace("RoundBased", "LocalResult, RoundBased", 1)
+    text = text[: text.index("    def local_loss")] + f"    def local_update(self, data, plan, view):\n{keyed}"
+    assert found(lab(text), both_engines_agree).startswith("ok: ")
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (
+            "local_loss(self, params, batch, view):\n        return view.server['momentum']",
+            "KeyError: 'momentum'; view.server has nothing: of the server state, clients get what the class names, as "
+            "broadcast = ('momentum',).",
+        ),
+        (
+            "local_loss(self, params, batch, view):\n        return view.client['drfit']",
+            "KeyError: 'drfit'; view.client has drift, age.",
+        ),
+        (
+            "server_step(self, task, params, server, update, cohort):\n        return params, update['momentum']",
+            "KeyError: 'momentum'; update has delta.",
+        ),
+        (
+            "local_loss(self, params, batch, view):\n        self.count = 1",
+            "FrozenInstanceError: cannot assign to field 'count'; methods keep nothing between rounds: return it as state, "
+            "from init_server or init_client on.",
+        ),
+    ],
+)
+def test_an_error_that_many_make_is_told_with_what_is_there_or_what_to_do(lab, hook, sentence):
+    text = method_files.RUNNABLE + "\n    def init_client(self, task, params):\n"
+    text += "        return {'drift': params, 'age': params}\n"
+    (outcome,) = outcomes(lab(text + f"\n    def {hook}\n"))
+    assert outcome.sentence.startswith(f"{PLACE}, line 17, in {hook.split('(')[0]} (")
+    assert outcome.sentence.endswith(sentence)
+
+
 def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):
-    lab(RIGHT + STEP)
+    lab(RIGHT + INITIAL + STEP)
     code, text = in_this_process("fedmine", command="check")
     _, first, second, last = text.splitlines()
     assert first.startswith("ok: ")
@@ -132,7 +184,10 @@ def test_an_error_in_a_hook_is_told_with_its_line_and_ends_the_checks(lab):
 STEPPED = "def server_step(self, task, params, server, update, cohort):\n        return "
 TRAINED = "def local_update(self, data, plan, view):\n        return "
 FIT = "but the names, shapes and types of the round's params are expected; "
-RESULT = 'is expected; write return LocalResult({"delta": delta}, view.client).'
+RESULT = (
+    'is expected; write return LocalResult(update, client): what it sends, as {"delta": delta}, and its new state, '
+    "or view.client."
+)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +253,23 @@ def test_a_delta_of_half_precision_is_added_to_params(lab):
     assert last["params"]["linear1.weight"].dtype == first["params"]["linear1.weight"].dtype == torch.float64
 
 
+def test_a_mean_over_padding_rows_is_looked_for_on_clients(lab):
+    padded = RIGHT.replace("task_loss(params, batch, view)", "view.model(params, batch.x).square().mean()")
+    sentence = found(
+        lab(padded + INITIAL + STEP.replace("params[name] +=", "params = {**params}; params[name] = params[name] +")),
+        both_engines_agree,
+    )
+    assert f"must agree up to rounding; look at local_loss in {PLACE}: means over examples are batch.mean(" in sentence
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_a_loss_of_each_example_is_told_with_its_hook_and_line(lab, engine):
+    case = lab(RIGHT.replace("task_loss(params, batch, view) +", "batch.y.double() *"))
+    said = rf"^local_loss in {PLACE}, line 13, returned a tensor of shape \[6\], but a scalar is expected; write return batch."
+    with pytest.raises(HookError, match=said):
+        train(case.method, toy_task(engine=engine))
+
+
 def test_a_method_with_cycles_says_so_by_has_model():
     assert said_by(algorithms.make("fedcat")).in_cycles and not said_by(algorithms.make("fedavg")).in_cycles
 
@@ -215,6 +287,17 @@ def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, argument
     lab()
     code, text = in_this_process(*arguments, command="check")
     assert sentence in text and code == 2
+
+
+def test_of_an_unknown_method_a_class_without_its_decorator_is_named_or_that_no_folder_is_used(tmp_path, monkeypatch):
+    text = RIGHT.replace('@registered("fedmine")\n', "")
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    code, text = in_this_process("fedmine", command="check")
+    without = f"{PLACE} has the class FedMine, without @registered(...)."
+    first, second = text.splitlines()
+    assert first.endswith(f"mylab: nothing yet. {without}") and second.endswith(f" {without}") and code == 2
+    monkeypatch.delenv("SKEWBENCH_PLUGINS")
+    assert "No folder of your own is in use: --plugins DIR" in in_this_process("fedmine", command="check")[1]
 
 
 def test_after_a_failure_on_which_nothing_rests_the_checks_go_on(monkeypatch):

@@ -149,10 +149,11 @@ def test_other_code_of_one_method_and_a_lab_that_is_not_there_are_named_before_a
             job.inputs.code for job in waiting.read(Store(tmp_path / "w")) if "algorithm fedmine" in job.inputs.code
         )
         whole = listed.read_text()
-        for part in ("algorithm fedmine", "algorithm fedavg"):
+        for part, folder in (("algorithm fedmine", "lab/"), ("algorithm fedavg", "")):
             listed.write_text(whole.replace(code.get(part) or _code_of("fedavg"), "0" * 16))
             assert main([str(tmp_path / "w")]) == 2
-            assert f"its code of this run is not that of the command ({part})" in capsys.readouterr().err
+            file = f"{folder}algorithms/{part.split()[1]}.py"
+            assert f"its code of this run is not that of the command ({part} in {file})" in capsys.readouterr().err
         listed.write_text(whole)
     registry.forget()
     assert main([str(tmp_path / "w")]) == 2

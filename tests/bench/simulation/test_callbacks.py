@@ -14,7 +14,7 @@ from bench.callbacks.stop_early import StopEarly
 from bench.config.code_version import code_version, versions_of
 from bench.config.resolve import base_of, resolve, trained_by
 from bench.config.schema import run_id
-from bench.errors import ConfigError
+from bench.errors import ConfigError, HookError
 from bench.execution.worker import failure
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
@@ -434,7 +434,9 @@ def test_a_callback_that_changes_a_state_fails_the_run(digits):
 
     run = Run(looked("moved"), digits)
     run._callbacks = {"moved": Zeroing()}
-    with pytest.raises(ValueError, match=r"The callback moved has changed a state, .*; change a copy, by .clone\(\)"):
+    line = Zeroing.after_round.__code__.co_firstlineno
+    said = rf"^The callback moved has changed a state \(after_round in test_callbacks.py, line {line}\), but .* by .clone\(\)"
+    with pytest.raises(HookError, match=said):
         run.step()
 
 
