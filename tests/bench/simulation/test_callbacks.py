@@ -380,6 +380,10 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     )  # only the method knows more than the name
     assert "- moved/share: of the callback moved; in percent." in text
     assert "No run has the metric moved/nothing; there are: method/drift, moved/distance, moved/rounds" in text
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    unknown = "moved/share: the callback moved is in no folder that is in use (--plugins DIR), so nothing is bold"
+    assert unknown not in text and unknown in api.render(store, "mine", "full")
+    monkeypatch.undo()
     assert all(api.render(store, "mine", "full", format=kind) for kind in ("tex", "html", "csv"))
     paths, _ = api.write_figures(store, "mine", "full")
     drawn = {path.stem for path in paths}

@@ -119,7 +119,7 @@ def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
         ),
         (
             4,
-            "5% of the rows. So few seeds show large differences only: italics mean unknown, not equal.\n",
+            "5% of the rows. With 4 seeds the test often finds nothing. Italics do not mean equal.\n",
         ),
         (
             5,
