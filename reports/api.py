@@ -228,9 +228,13 @@ class GridReport:
 
     def _absent_rounds(self, figure: "Figure") -> list[int]:
         """The rounds that a figure lists and no run that is done has."""
-        trained = [record.get("rounds", 0) for record in self.records.values() if record["status"] == "done"]
-        listed = [number for number in getattr(figure, "rounds", ()) if isinstance(number, int)]
-        return [number for number in listed if trained and number > max(trained)]
+        trained = [
+            record["rounds"] for record in self.records.values() if record["status"] == "done" and "rounds" in record
+        ]
+        listed = getattr(figure, "rounds", ())
+        if not (trained and isinstance(listed, list)):
+            return []
+        return [number for number in listed if isinstance(number, int) and number > max(trained)]
 
     def _written(self, inputs: str, to: Path | None, *options: object) -> "tuple[Path, Written]":
         """The folder of files, and what is noted of those that these options make."""
