@@ -7,6 +7,8 @@ methods need, is in `algorithms.shared`.
 import ast
 import functools
 import importlib
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path

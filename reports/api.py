@@ -193,7 +193,7 @@ class GridReport:
         if unchanged := written.unchanged():
             return unchanged
 
-        from bench.measurements.specs import REGISTRY, figure_of
+        from bench.measurements.specs import REGISTRY, Shown, figure_of
         from bench.results.store import below
         from reports.figures import lines
         from reports.tables.published_comparison import own_value
@@ -218,9 +218,23 @@ class GridReport:
                 sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
                 continue
             if not by_metric:
-                sentences.append(f"Nothing to draw yet for {title} of {name}: no run that is done has results for it.")
+                sentence = f"Nothing to draw yet for {title} of {name}: no run that is done has results for it"
+                if type(figure).probes is not Shown.probes:
+                    sentence += f"; python -m bench run --grid {expanded.get('source') or self.grid} measures it"
+                sentences.append(f"{sentence}.")
+            sentences += [f"{title} of {name}: no run has round {number}." for number in self._absent_rounds(figure)]
         written.note(paths, sentences)
         return paths, sentences
+
+    def _absent_rounds(self, figure: "Figure") -> list[int]:
+        """The rounds that a figure lists and no run that is done has."""
+        trained = [
+            record["rounds"] for record in self.records.values() if record["status"] == "done" and "rounds" in record
+        ]
+        listed = getattr(figure, "rounds", ())
+        if not (trained and isinstance(listed, list)):
+            return []
+        return [number for number in listed if isinstance(number, int) and number > max(trained)]
 
     def _written(self, inputs: str, to: Path | None, *options: object) -> "tuple[Path, Written]":
         """The folder of files, and what is noted of those that these options make."""

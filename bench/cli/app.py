@@ -13,6 +13,7 @@ from bench.cli import options as given
 from bench.cli.check import check
 from bench.cli.console import (
     console,
+    edited_files,
     explained,
     meant_grids,
     name_damaged,
@@ -279,8 +280,12 @@ def report(
             raise ValueError(no_results(store, grid, budget))
         if not print_:
             api.writable_folder(store.folder, to)
+        labels = ["@".join(one) for one in chosen]
         if file and file != grid and Path(file).is_file():
-            warn_if_changed(file, store, ["@".join(one) for one in chosen])
+            warn_if_changed(file, store, labels)
+        else:
+            for edited in sorted(edited_files(store, labels)):
+                warn_if_changed(edited, store, labels, named=False)
         wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
         for name, of in chosen:
             report_of = api.GridReport(store, name, of)

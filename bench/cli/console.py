@@ -127,8 +127,22 @@ def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
     return f"{store.folder} holds no results of {wanted}, only: {', '.join(held)}.{suggestion(wanted, held)}"
 
 
-def warn_if_changed(file: str, store: "Store", labels: list[str]) -> None:
-    """Says which reports have a title and a layout that the file of their grid had at its last run, but has no more."""
+def edited_files(store: "Store", labels: list[str]) -> set[str]:
+    """The users' files of stored grids that were written after their last run; only these need to be read."""
+    found = set()
+    for label in labels:
+        source, path = Path((store.grid(label) or {}).get("source") or ""), store.folder / "grids" / f"{label}.json"
+        if source.is_file() and source.stat().st_mtime >= path.stat().st_mtime:
+            found.add(str(source))
+    return found
+
+
+def warn_if_changed(file: str, store: "Store", labels: list[str], named: bool = True) -> None:
+    """Says which reports have a title and a layout that the file of their grid had at its last run, but has no more.
+
+    Args:
+        named: whether the file was named; another one that cannot be read is left out.
+    """
     from bench.errors import ConfigError
     from bench.experiments.cells import is_laid_out_as
     from bench.experiments.grid_loading import load_grid
@@ -136,7 +150,8 @@ def warn_if_changed(file: str, store: "Store", labels: list[str]) -> None:
     try:
         grid = load_grid(file)
     except ConfigError as error:
-        warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
+        if named:
+            warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
         return
     of_file = {label: stored for label in labels if (stored := store.grid(label)) and stored["source"] == grid.source}
     if changed := [label for label, stored in of_file.items() if not is_laid_out_as(grid, stored)]:

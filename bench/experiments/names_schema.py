@@ -118,6 +118,10 @@ def check_names(
         values: axis -> its values, as far as these are known; an axis without any may have all.
     """
     for axis, own in names.items():
+        if axis == "metric" and axis not in axes:
+            raise ValueError(
+                "names has no axis 'metric'; names of metrics are of the published table: names in printed."
+            )
         require_known("axis in names", [axis], [HEADINGS, *axes])
         known = [*axes] if axis == HEADINGS else [*_ids(axis, values)]
         if known:

@@ -3,12 +3,13 @@
 import functools
 import inspect
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.errors import ConfigError
-from bench.hooks import require_returned
+from bench.hooks import place_of, require_returned
 from bench.measurements.specs import REGISTRY, Probe, Shown, local_models, probes_of, trained_rounds
 from bench.results.json_schema import mismatch
 from bench.results.store import Store
@@ -106,9 +107,9 @@ def measure(
     Args:
         cells: `bench.experiments.cells.Cell`s.
         parts: figures and measured tables of their grid.
-        on_message: is told of each measurement, and of each that could not be made.
+        on_message: is told of each measurement, and in the end of those that could not be made, once for each reason.
     """
-    parts = list(parts)
+    parts, failed = list(parts), defaultdict[tuple[str, str], list[tuple[str, Any]]](list)
     for cell in cells:
         # Most grids want none, and then no record is read.
         if (
@@ -131,15 +132,23 @@ def measure(
                 begin = time.perf_counter()
                 try:
                     _measure(probe, part, cell, store, data_dir)
-                    outcome = f"{time.perf_counter() - begin:.1f} s"
+                    on_message(f"{probe.name} of {_in_words(cell)}: {time.perf_counter() - begin:.1f} s")
+                    continue
                 except ValueError as error:  # a sentence, of a damaged state for example
-                    outcome = f"not measured: {error}"
+                    said = str(error)
                 except Exception as error:  # too little memory, whatever a library refuses
                     entry = REGISTRY.get(part.kind)
                     is_of_lab = entry and entry.lab and entry.has_raised(error)
                     said = entry.failure(error) if is_of_lab else f"{type(error).__name__}: {error}"
-                    outcome = f"not measured: {said}"
-                on_message(f"{probe.name} of {cell.config.dataset} {cell.config.partition} {cell.id}: {outcome}")
+                failed[part.name, said].append((probe.name, cell))
+    for (part_name, said), those in failed.items():  # a mistake in code fails alike in all runs and rounds
+        (name, cell), runs = those[0], len({cell.id for _, cell in those})
+        what = f"{name} of {_in_words(cell)}" if len(those) == 1 else f"{part_name} of {runs} run{'s' * (runs > 1)}"
+        on_message(f"{what}: not measured: {said}")
+
+
+def _in_words(cell: Any) -> str:
+    return f"{cell.config.dataset} {cell.config.partition} {cell.id}"
 
 
 def _measure(probe: Probe, part: Shown, cell: Any, store: Store, data_dir: Path | None) -> None:
@@ -153,7 +162,12 @@ def _measure(probe: Probe, part: Shown, cell: Any, store: Store, data_dir: Path 
     require_returned(part.measure, measured, isinstance(measured, dict), "a dict", "return {name: numbers}")
     result = {"classes": list(run.dataset.classes), **measured}
     if wrong := mismatch(result, part.shape, "result"):
-        raise ValueError(f"what {part.kind} measures has another shape than it says: {wrong}.")
+        tensors = [f"{key} is a {type(found).__name__}" for key, found in measured.items() if hasattr(found, "tolist")]
+        write = f" {', '.join(tensors)}; write .tolist()." if tensors else ""
+        keys = ", ".join(map(str, measured)) or "no keys"
+        raise ValueError(
+            f"{place_of(part.measure)}, returned {keys}, but the shape of {part.kind} says: {wrong}.{write}"
+        )
     kind = Path(inspect.getfile(type(part)))
     modules = [f"{__package__}.{path.stem}" for path in Path(__file__).parent.glob("*.py")]
     commit = commits_of([kind, *imports.files_of(modules)], (*imports.folders(), kind.parent))["commit"]

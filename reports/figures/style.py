@@ -1,4 +1,4 @@
-"""Styles of lines: a method has the same colour, marker and dashes in all figures of all grids."""
+"""Styles of lines: a method of the box has the same colour, marker and dashes in all figures of all grids."""
 
 import re
 import zlib
@@ -99,22 +99,31 @@ def line_styles(lines: Sequence[str], own: Mapping[str, Mapping[str, Any]] | Non
 
     A line whose name begins with a method ("fedconcat (true)", "fedprox mu=0.1", "fedconcat, 50 encoder rounds") has the
     style in METHODS; several lines of one method share its colour. A method that METHODS lacks has one of the styles that
-    METHODS does not use, in a strong colour, which follows from its name. Lines that are not methods (a client, a
-    value of a setting) have, in their order, the remaining styles, first those with colours that no method of the figure has.
+    METHODS does not use, in a strong colour, which follows from its name; where a method beside it has this colour, another
+    one that is free in the figure. Lines that are not methods (a client, a value of a setting) have, in their order, the
+    remaining styles, first those with colours that no method of the figure has.
 
     Args:
         lines: all lines that the figure may have, drawn or not, in order.
         own: method -> what its style has instead, as `reports.tables.names.Names.styles`; these methods need not be registered.
     """
     own = own or {}
-    spare = [style for style in _unused(METHODS.values()) if style.color not in (_GREY, _TAN, _SLATE)]
-    known = {name: spare[zlib.crc32(name.encode()) % len(spare)] for name in (*algorithms.REGISTRY, *own)} | METHODS
-    known |= {name: _changed(known[name], given) for name, given in own.items()}
+    words = {_first_word(line) for line in lines}
+    known = {name: _changed(METHODS[name], own.get(name, {})) for name in words & METHODS.keys()}
+    strong = [colour for colour in COLOURS if colour not in (_GREY, _TAN, _SLATE)]
+    spare = [style for style in _unused(METHODS.values()) if style.color in strong]
+    others = words & {*algorithms.REGISTRY, *own} - METHODS.keys()
+    for name in sorted(others, key=lambda name: (not own.get(name), name)):
+        number, taken = zlib.crc32(name.encode()), {style.color for style in known.values()}
+        usual, start = spare[number % len(spare)], number % len(strong)
+        colours = (usual.color, *strong[start:], *strong[:start], *COLOURS)
+        colour = next((colour for colour in colours if colour not in taken), usual.color)
+        known[name] = _changed(usual._replace(color=colour), own.get(name, {}))
     found: dict[str, LineStyle] = {}
     for line in sorted(lines, key=lambda line: not own.get(_first_word(line))):  # what a grid says comes first
         if usual := known.get(_first_word(line)):
-            others = zip(_MARKERS, cycle(_DASHES), strict=False)
-            same = (usual._replace(marker=marker, linestyle=dash) for marker, dash in others)
+            further = zip(_MARKERS, cycle(_DASHES), strict=False)
+            same = (usual._replace(marker=marker, linestyle=dash) for marker, dash in further)
             free = [style for style in (usual, *same) if not _is_used(style, found.values())]
             found[line] = next(iter(free), usual)
     rest = [line for line in lines if line not in found]

@@ -7,6 +7,8 @@ from tabulate import tabulate
 from reports.tables.layout import Cell, Table
 from reports.tables.report import Report
 
+_SPECIAL = r"([\\`*|<])"
+
 
 def render(report: Report) -> str:
     """Title, one table per metric (with its name if there are several) or one of all, further ones with titles, and a list of
@@ -19,8 +21,8 @@ def render(report: Report) -> str:
     for table in report.secondary:
         of = f" ({table.heading})" if len(report.tables) > 1 else ""
         parts += [f"## {_escape(table.title + of)}", _table(table)]
-    parts += [_escape(report.facts)] * bool(report.facts)
-    parts += ["\n".join(f"- {_escape(note)}" for note in report.notes)] * bool(report.notes)
+    parts += [_sentence(report.facts)] * bool(report.facts)
+    parts += ["\n".join(f"- {_sentence(note)}" for note in report.notes)] * bool(report.notes)
     return "\n\n".join(parts) + "\n"
 
 
@@ -45,6 +47,12 @@ def _cell(cell: Cell | None) -> str:
     return f"{text} ({', '.join(cell.published)})" if cell.published else text
 
 
+def _sentence(text: str) -> str:
+    """`_escape`, but for what stands between two backticks: Markdown shows it as code, and a terminal as it is."""
+    parts = re.split(r"(`[^`]+`)", " ".join(text.split()))
+    return "".join(part if number % 2 else re.sub(_SPECIAL, r"\\\1", part) for number, part in enumerate(parts))
+
+
 def _escape(text: str) -> str:
     """Text in one line with Markdown's special characters and | escaped."""
-    return re.sub(r"([\\`*|<])", r"\\\1", " ".join(text.split()))
+    return re.sub(_SPECIAL, r"\\\1", " ".join(text.split()))

@@ -9,12 +9,12 @@ from typing import Any
 import pandas as pd
 
 import algorithms
-from bench import references
+from bench import callbacks, references
 from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
 from bench.published.tolerances import rule
 from bench.results.ids import is_metric_name
-from bench.results.metrics import METRICS
+from bench.results.metrics import METHOD, METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
@@ -76,6 +76,7 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     for metric in cells["metric"].unique():
         if METRICS[metric].about:
             yield f"{METRICS[metric].title}: {METRICS[metric].about}."
+    yield from _unknown_callbacks(cells)
     yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
@@ -88,6 +89,17 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _unknown_callbacks(cells: pd.DataFrame) -> Iterable[str]:
+    """Metrics of callbacks whose decorators nobody can read."""
+    for metric in cells["metric"].unique():
+        source = metric.partition("/")[0]
+        if is_metric_name(metric) and source not in (METHOD, *callbacks.REGISTRY):
+            yield (
+                f"{metric}: the callback {source} is in no folder that is in use (--plugins DIR), so nothing is bold or in "
+                "percent."
+            )
 
 
 def _unreported(records: Records, cells: pd.DataFrame, value: str) -> Iterable[str]:

@@ -47,7 +47,7 @@ def footnotes(cells: pd.DataFrame, grid: StoredGrid, names: Names) -> Iterator[s
     if cells["gain"].notna().any():
         over = names.setting(grid["report"]["gains_over"]).plain
         has_costs = not all(METRICS[metric].is_share for metric in cells["metric"].unique())
-        unit = "in points, of costs in their unit" if has_costs else "in points"
-        yield f"In brackets: gain over {over}, {unit}: mean, and std if there is one, of the differences of the same seeds."
+        costs = " (costs: in their unit)" * has_costs
+        yield f"In brackets: difference to {over}, mean±std over the same seeds, in points{costs}."
         if less := [METRICS[metric].title for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:
-            yield f"A gain in {', '.join(less)} is a decrease."
+            yield f"A positive difference in {', '.join(less)} is a decrease."

@@ -128,7 +128,8 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
         yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
-    weak = " So few seeds show large differences only: italics mean unknown, not equal." * bool(pairs.min() < FEW_SEEDS)
+    few = pairs.min() < FEW_SEEDS
+    weak = f" With {seeds} seeds the test often finds nothing. Italics do not mean equal." if few else ""
     alone = (
         f" Cells with fewer than 2 seeds in common with {against or 'the best'} are not tested."
         if 1 in cells["pairs"].values

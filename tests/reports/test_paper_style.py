@@ -633,6 +633,10 @@ def grid_with(**layout):
             "printed must show the rows and columns of the report, each once (dataset, partition, algorithm; those of one "
             "value may be left out), but got dataset, algorithm.",
         ),
+        (
+            {"names": {"metric": {"accuracy": "x"}}},
+            "names has no axis 'metric'; names of metrics are of the published table: names in printed.",
+        ),
         ({"printed": {"names": {"wrapper": {"ccvr": "x"}}}}, "Unknown axis in names 'wrapper'."),
         ({"printed": {"without": {"seed": [0]}}}, "Unknown axis in without 'seed'."),
         (

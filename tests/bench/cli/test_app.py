@@ -716,12 +716,13 @@ def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_p
         path.write_text(later)
         code, text = bench("report", "--grid", str(path), "--print")
         assert code == 0 and changed in text
-    assert changed not in bench("report", "--grid", "mine", "--print")[1]
+        assert changed in bench("report", "--grid", "mine", "--print")[1] and changed in bench("report", "--print")[1]
     (elsewhere := tmp_path / "elsewhere" / "mine.yaml").parent.mkdir()
     elsewhere.write_text(content)
     code, text = bench("report", "--grid", str(elsewhere), "--print")
     assert code == 0 and "has another title" not in text, "it is another grid"
     path.write_text("title: [")
+    assert "cannot be read" not in bench("report", "--grid", "mine", "--print")[1], "nobody named the file"
     code, text = bench("report", "--grid", str(path), "--print")
     assert code == 0 and f"{path} cannot be read, so that nobody knows" in text
 

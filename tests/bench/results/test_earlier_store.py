@@ -35,7 +35,7 @@ RENAMED = {
         "Holm's correction within the row). The best was chosen on these seeds, so equal methods differ in more than "
     ),
     " of the rows of equals show a difference. Of so few seeds its power is low: italics say unknown, not equal.": (
-        " of the rows. So few seeds show large differences only: italics mean unknown, not equal."
+        " of the rows. With 3 seeds the test often finds nothing. Italics do not mean equal."
     ),
 }  # words in reports: then -> now
 TIMES = ("seconds", "examples_per_second")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import datasets
+from bench import plugins
 from bench.callbacks import Callback
 from bench.callbacks.stop_early import StopEarly
 from bench.config.code_version import code_version, versions_of
@@ -359,7 +360,7 @@ def test_a_grid_that_shows_what_no_run_has_is_refused_when_it_is_read(changes, s
         make_grid("mine", GRID | changes, "mine.yaml")
 
 
-def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits, tmp_path):
+def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits, tmp_path, monkeypatch):
     grid = make_grid("mine", GRID, "mine.yaml")
     cells, store = expand(grid, "full"), Store(tmp_path / "results")
     with store.locked():
@@ -380,6 +381,10 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     )  # only the method knows more than the name
     assert "- moved/share: of the callback moved; in percent." in text
     assert "No run has the metric moved/nothing; there are: method/drift, moved/distance, moved/rounds" in text
+    unknown = "moved/share: the callback moved is in no folder that is in use (--plugins DIR), so nothing is bold"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv(plugins.VARIABLE, "")
+        assert unknown not in text and unknown in api.render(store, "mine", "full")
     assert all(api.render(store, "mine", "full", format=kind) for kind in ("tex", "html", "csv"))
     paths, _ = api.write_figures(store, "mine", "full")
     drawn = {path.stem for path in paths}

@@ -103,8 +103,19 @@ def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     (tmp_path / "drift.yaml").write_text(GRID + "    - {kind: curves, x: rounds}\n")
     code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
     assert code == 0
-    assert "not measured: what drift measures has another shape than it says: result.distances is missing." in text
-    assert "Nothing to draw yet for drift of drift@full" in text
+    place = f"measure in mylab/figures/drift.py, line {line_of('def measure')}"
+    said = f"{place}, returned distance, but the shape of drift says: result.distances is missing."
+    assert text.count("not measured") == 1 and f"drift of 2 runs: not measured: {said}" in text
+    assert (
+        "Nothing to draw yet for drift of drift@full: no run that is done has results for it; python -m bench run"
+        in text
+    )
+    use(tmp_path, monkeypatch, DRIFT.replace(".tolist()", ""))
+    (tmp_path / "drift.yaml").write_text(GRID.replace("rounds: [1,", "rounds: [1, 9,"))
+    text = bench("run", "--grid", str(tmp_path / "drift.yaml"))[1]
+    assert "result.distances is not a list. distances is a Tensor; write .tolist()." in text
+    assert "of drift@full: no run has round 9." in text
+    (tmp_path / "drift.yaml").write_text(GRID + "    - {kind: curves, x: rounds}\n")
     use(tmp_path, monkeypatch, DRIFT.replace("axes.hist(distances)", "axes.hist(distance)"))
     code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
     line = DRIFT[: DRIFT.index("axes.hist")].count("\n") + 1

@@ -78,6 +78,17 @@ def test_a_method_of_a_lab_looks_the_same_where_its_folder_is_not(tmp_path, monk
     assert style.line_styles(["fedavg", "fedams"])["fedams"] != there["fedams"]
 
 
+def test_methods_of_a_lab_have_strong_colours_that_no_method_beside_them_has():
+    box = ["fedavg", "fedprox", "moon", "scaffold"]
+    for name in (f"fedmine{number}" for number in range(20)):
+        found = style.line_styles([*box, name, f"{name} mu=1", "fedother"], {name: {}, "fedother": {}})
+        assert {line: found[line] for line in box} == style.line_styles(box)
+        assert len({found[line].color for line in (*box, name, "fedother")}) == 6
+        assert found[f"{name} mu=1"].color == found[name].color
+    every = style.line_styles([*METHODS, "fedmine"], {"fedmine": {}})
+    assert pairs(every).count((every["fedmine"].color, every["fedmine"].marker)) == 1, "all colours are taken"
+
+
 def test_a_grid_says_how_a_method_is_drawn():
     own = {"fedprox": {"colour": METHODS["fedavg"].color, "marker": METHODS["fedavg"].marker, "size": 7.0}}
     found = style.line_styles(["fedavg", "fedprox mu=1", "fedprox mu=2"], own)

@@ -228,7 +228,7 @@ def test_a_gain_is_a_decrease(grid):
     grid.add(ROWS[0], "fedavg", [SLOW, SLOW]).add(ROWS[0], "moon", [FAST, SLOW])
     found = built(grid)
     assert cell(found, "moon", "mb_to_0.4").gain == "+3±3"
-    assert "A gain in rounds to 40 %, MB to 40 % is a decrease." in found.notes
+    assert "A positive difference in rounds to 40 %, MB to 40 % is a decrease." in found.notes
 
 
 def test_all_formats_show_a_target_that_is_not_reached(grid):

@@ -265,7 +265,7 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     assert shown["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
     assert "[" not in shown["CIFAR-10", "#C = 2", "FedAvg"] + shown["SVHN", "#C = 2", "MOON"]
     assert "The author says this." in notes(store)
-    assert any(note.startswith("In brackets: gain over FedAvg, in points") for note in notes(store))
+    assert "In brackets: difference to FedAvg, mean±std over the same seeds, in points." in notes(store)
     store.std = "sample"
     assert table(store)["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±9.9 [+4.0±2.8]")
     csv = api.render(store.save(), "small_table", "paper", format="csv").splitlines()

@@ -195,7 +195,7 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     assert dict(zip(ranks["column"], ranks["value"], strict=True)) == {"fedavg none": 2.0, "fedavg fedcollab": 1.0}
     before, after = (found(report, "rsd", ("fedavg", wrapper)) for wrapper in ("none", "fedcollab"))
     assert after["mean"] < before["mean"] and after["gain"] == pytest.approx(before["mean"] - after["mean"])
-    assert "A gain in RSD is a decrease." in report.notes
+    assert "A positive difference in RSD is a decrease." in report.notes
     assert (
         "Bold: best mean of the column among the complete cells, all of them where several print alike." in report.notes
     )
