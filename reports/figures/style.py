@@ -115,10 +115,10 @@ def line_styles(lines: Sequence[str], own: Mapping[str, Mapping[str, Any]] | Non
     others = words & {*algorithms.REGISTRY, *own} - METHODS.keys()
     for name in sorted(others, key=lambda name: (not own.get(name), name)):
         number, taken = zlib.crc32(name.encode()), {style.color for style in known.values()}
-        usual, start = spare[number % len(spare)], number % len(strong)
-        colours = (usual.color, *strong[start:], *strong[:start], *COLOURS)
-        colour = next((colour for colour in colours if colour not in taken), usual.color)
-        known[name] = _changed(usual._replace(color=colour), own.get(name, {}))
+        look, start = spare[number % len(spare)], number % len(strong)
+        colours = (look.color, *strong[start:], *strong[:start], *COLOURS)
+        colour = next((colour for colour in colours if colour not in taken), look.color)
+        known[name] = _changed(look._replace(color=colour), own.get(name, {}))
     found: dict[str, LineStyle] = {}
     for line in sorted(lines, key=lambda line: not own.get(_first_word(line))):  # what a grid says comes first
         if usual := known.get(_first_word(line)):
