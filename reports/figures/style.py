@@ -13,7 +13,7 @@ import algorithms
 COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd")
 _BLUE, _YELLOW, _RED, _GREY, _PURPLE, _BROWN, _ORANGE, _TAN, _SLATE, _CYAN = COLOURS
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", (0, (1, 1)))
+_DASHES: tuple[str | tuple, ...] = ("-", "--", "-.", (0, (1, 1)))
 
 
 class LineStyle(NamedTuple):
