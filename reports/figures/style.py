@@ -13,7 +13,7 @@ import algorithms
 COLOURS = ("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6", "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd")
 _BLUE, _YELLOW, _RED, _GREY, _PURPLE, _BROWN, _ORANGE, _TAN, _SLATE, _CYAN = COLOURS
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-_DASHES = ("-", "--", "-.", (0, (1, 1)))
+_DASHES: tuple[str | tuple, ...] = ("-", "--", "-.", (0, (1, 1)))
 
 
 class LineStyle(NamedTuple):
@@ -115,10 +115,10 @@ def line_styles(lines: Sequence[str], own: Mapping[str, Mapping[str, Any]] | Non
     others = words & {*algorithms.REGISTRY, *own} - METHODS.keys()
     for name in sorted(others, key=lambda name: (not own.get(name), name)):
         number, taken = zlib.crc32(name.encode()), {style.color for style in known.values()}
-        usual, start = spare[number % len(spare)], number % len(strong)
-        colours = (usual.color, *strong[start:], *strong[:start], *COLOURS)
-        colour = next((colour for colour in colours if colour not in taken), usual.color)
-        known[name] = _changed(usual._replace(color=colour), own.get(name, {}))
+        look, start = spare[number % len(spare)], number % len(strong)
+        colours = (look.color, *strong[start:], *strong[:start], *COLOURS)
+        colour = next((colour for colour in colours if colour not in taken), look.color)
+        known[name] = _changed(look._replace(color=colour), own.get(name, {}))
     found: dict[str, LineStyle] = {}
     for line in sorted(lines, key=lambda line: not own.get(_first_word(line))):  # what a grid says comes first
         if usual := known.get(_first_word(line)):

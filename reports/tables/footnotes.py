@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 import algorithms
-from bench import callbacks, references
+from bench import references
 from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
 from bench.published.tolerances import rule
+from bench.registry import Registry
 from bench.results.ids import is_metric_name
 from bench.results.metrics import METHOD, METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
@@ -95,7 +96,7 @@ def _unknown_callbacks(cells: pd.DataFrame) -> Iterable[str]:
     """Metrics of callbacks whose decorators nobody can read."""
     for metric in cells["metric"].unique():
         source = metric.partition("/")[0]
-        if is_metric_name(metric) and source not in (METHOD, *callbacks.REGISTRY):
+        if is_metric_name(metric) and source not in (METHOD, *Registry("callback")):
             yield (
                 f"{metric}: the callback {source} is in no folder that is in use (--plugins DIR), so nothing is bold or in "
                 "percent."
