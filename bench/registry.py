@@ -268,7 +268,8 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
         ConfigError: with all that is wrong in the files: two things of one name, two files of one name, which would hide each
             other, and names or options that are no constants.
     """
-    spec, found, mistakes = KINDS[kind], {}, []
+    spec, mistakes = KINDS[kind], list[str]()
+    found: dict[str, Entry] = {}
     own = _home(spec.package)
     folders: list[tuple[Path, Path | None]] = [(own, None), *((lab / spec.folder, lab) for lab in labs)]
     reserved = _exported(own / "__init__.py") if spec.decorator else ()
