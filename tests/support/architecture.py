@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 DRAWING = ROOT / "docs" / "architecture.svg"
 ROOTS = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 
-_WIDTH, _BOX, _TALL, _ROW = 720, 150, 28, 52  # pixels: of the drawing, of a box, its height, from one row to the next
+_WIDTH, _BOX, _TALL, _ROW = 860, 150, 28, 52  # pixels: of the drawing, of a box, its height, from one row to the next
 _WAY = 40  # pixels that an arrow needs between two boxes
 
 
