@@ -146,7 +146,8 @@ def load(name: str) -> "type[Algorithm]":
     return method
 
 
-def _untyped(entry: Entry, method: type) -> str:
+@functools.cache  # as `require_hooks`
+def _untyped(entry: Entry, method: Any) -> str:
     """A sentence about a value in the classes of a file that would be an option if it had a type; "" if there is none.
     What a base class knows is set, and what is written in capitals is a constant."""
     for kind in getattr(method, "__mro__", ()):

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 from bench import plugins
-from bench.errors import ConfigError, StoreError
-from bench.execution import job_file, submitted, waiting
+from bench.errors import ConfigError, StoreError, exit_code_when_stopped, terminate
+from bench.execution import job_file
 from bench.results.json_files import Damaged
 
 
@@ -36,18 +36,16 @@ def main(arguments: list[str]) -> int:
 
 
 def _train_all(given: argparse.Namespace) -> bool:
+    from bench.execution import submitted, waiting  # which the process of one job does not need
+
     data_dir = given.data_dir or (Path(named) if (named := os.environ.get("SKEWBENCH_DATA")) else None)
     machines = submitted.machines("local", 1.0, given.gpus_per_trial or "0", given.max_concurrent, {})
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         return waiting.train(given.path, machines, data_dir and data_dir.absolute())
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         sys.stderr.write("Stopped. The same command continues.\n")
-        raise SystemExit(*stop.args or (130,)) from None
-
-
-def _stop(*_: object) -> None:
-    raise KeyboardInterrupt(143)
+        raise SystemExit(exit_code_when_stopped()) from None
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -361,7 +361,6 @@ def describe(
     with explained():
         import datasets
         from bench.cli.listing import cost_table, costs, disk_table, disk_use, heads_in_words
-        from bench.execution import elsewhere
         from bench.execution.resources import Machines, Resources
         from bench.experiments.images import locate
         from bench.experiments.planning import as_stored
@@ -380,7 +379,11 @@ def describe(
         name_damaged(store)
         at_once = Machines(Resources()).at_once
         rows, disk = costs(cells, store), disk_use(cells, of, store, at_once)
-        written = elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo if configs else []
+        written = []
+        if configs:
+            from bench.execution import elsewhere
+
+            written = elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo
         if json_:
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return

@@ -55,10 +55,9 @@ def write(store: Store, runs: Iterable[Waiting]) -> None:
     Raises:
         StoreError: as `read`.
     """
-    earlier = {one.run: one for one in _listed(store) if not _has_ended(one, store)}
-    listed = [one._asdict() | {"retention": asdict(one.retention)} for one in {one.run: one for one in runs}.values()]
-    added = {one["run"] for one in listed}
-    listed += [one._asdict() | {"retention": asdict(one.retention)} for run, one in earlier.items() if run not in added]
+    added = {one.run: one for one in runs}
+    earlier = [one for one in _listed(store) if one.run not in added and not _has_ended(one, store)]
+    listed = [one._asdict() | {"retention": asdict(one.retention)} for one in (*added.values(), *earlier)]
     write_file(store.folder / FILE, json.dumps(listed, indent=1) + "\n")
 
 
@@ -95,7 +94,12 @@ def train(folder: Path, machines: Machines, data_dir: Path | None) -> bool:
         said.on_message(f"{len(jobs)} run{'s' * (len(jobs) != 1)} to train, at most {machines.at_once} at once.")
         _check(jobs, store, machines.resources.device, data_dir, said)
         submitted.run_jobs(jobs, store, said, data_dir=data_dir, machines=machines)
-    said.on_message(f"Nothing waits any more. Copy the folder back, and type: python -m bench import {folder}")
+    left = (
+        f"{said.failed} failed and wait: the same command trains them again."
+        if said.failed
+        else "Nothing waits any more."
+    )
+    said.on_message(f"{left} Copy the folder back, and type: python -m bench import {folder}")
     return not said.failed
 
 

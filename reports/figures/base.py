@@ -1,6 +1,5 @@
 """What a kind of figures is."""
 
-import inspect
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.hooks import require_returned
@@ -26,12 +25,8 @@ class Figure(Shown):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **given: Any) -> None:
-        own = vars(cls)
-        if "drawings" in own and "needed" not in own:
+        if "drawings" in vars(cls) and "needed" not in vars(cls):
             cls.needed = ()  # only `drawings` asks for them
-        results: Any = own.get("results")
-        if results and [*inspect.signature(results).parameters] == ["self", "store", "run_id", "rounds"]:
-            cls.results = lambda self, store, run_id, rounds, record=None: results(self, store, run_id, rounds)  # type: ignore[method-assign]
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """The numbers of the figure; None or something empty if there is nothing to draw yet.

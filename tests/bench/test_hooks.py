@@ -5,7 +5,6 @@ import pytest
 from bench.config.methods import build, build_callback
 from bench.errors import ConfigError
 from bench.measurements.specs import figure_of
-from bench.results.store import Store
 from datasets import partitions
 from tests.support import method_files
 
@@ -93,16 +92,6 @@ def test_a_class_that_is_right_is_not_refused(tmp_path, monkeypatch, folder, bef
     method_files.use(tmp_path / "lab", monkeypatch, files)
     made = LOAD[folder]()
     assert getattr(made, "radius", 1) == 1
-
-
-def test_a_figure_may_override_results_without_the_record(tmp_path, monkeypatch):
-    results = "    def results(self, store, run_id, rounds):\n        found = super().results(store, run_id, rounds)\n"
-    results += "        return {**found, run_id: rounds}\n"
-    text = f"{HEADS['figures']}class Mine(Figure):\n{DRAWN}{results}"
-    method_files.use(tmp_path / "lab", monkeypatch, {"figures/mine_of_a_test.py": text})
-    store = Store(tmp_path)
-    assert figure_of({"kind": "mine"}).results(store, "a", 3) == {"a": 3}
-    assert figure_of({"kind": "mine"}).results(store, "a", 3, None) == {"a": 3}
 
 
 @pytest.mark.parametrize(
