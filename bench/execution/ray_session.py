@@ -79,6 +79,11 @@ def session(
             _current.append(own)
             at_end.callback(_current.remove, own)
             yield own
+        except KeyboardInterrupt:
+            # Where a thread of Ray's own has heard SIGTERM, its handler in C++ has set an alarm that aborts the process after
+            # three seconds; stopping may take longer.
+            signal.alarm(0)
+            raise
         except (tune.TuneError, OSError) as error:  # Ray wraps most errors of a callback
             if trouble := storage_trouble(error, store.folder):
                 raise StoreError(trouble) from error

@@ -49,9 +49,12 @@ def test_sigterm_stops_as_ctrl_c_does_also_while_ray_starts_which_has_a_handler_
 def test_sigterm_while_ray_starts_ends_with_143_and_the_usual_sentence(tmp_path, step):
     owner, name = step.rsplit(".", 1)
     before = f"""
-import os, signal
+import os, signal, time
+import ray
 from ray._private import node, worker
 own = {step}
+shut_down = ray.shutdown
+ray.shutdown = lambda: (time.sleep(4), shut_down())  # on a busy machine; Ray's own handler would abort after three seconds
 def late(*arguments, **options):
     found = own(*arguments, **options)
     os.kill(os.getpid(), signal.SIGTERM)
