@@ -11,7 +11,7 @@ import torch
 
 from algorithms import Average, LocalResult, RoundBased, Weighting, above, descend, gradient, one_of, registered, tree
 from algorithms.shared.base import State
-from algorithms.shared.local_sgd import clipped
+from algorithms.shared.local_sgd import GradientOf, clipped
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
 
@@ -77,16 +77,23 @@ class FedDyn(RoundBased):
         return {**super().cohort_states(task, cohort, state), "alpha": alpha}
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        alpha, memory = view.client["alpha"], view.client["memory"]
+        return self._update(gradient, data, plan, view)
+
+    def _update(self, slope_of: GradientOf, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        """`local_update`, with gradients of the loss as slope_of gives them."""
 
         def regularised(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-            slope = gradient(loss, params, batch, view)
-            slope = tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
-            return clipped(slope, self.clip)
+            return self._regularised(slope_of(loss, params, batch, view), params, view)
 
         trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=regularised).params
         delta = tree.subtract(trained, view.params)
-        return LocalResult({"delta": delta}, {"memory": tree.add(memory, delta)})
+        return LocalResult({"delta": delta}, {"memory": tree.add(view.client["memory"], delta)})
+
+    def _regularised(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
+        """The gradient of a step at params, from that of the loss."""
+        alpha, memory = view.client["alpha"], view.client["memory"]
+        slope = tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
+        return clipped(slope, self.clip)
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         equal = torch.ones_like(cohort.num_examples)

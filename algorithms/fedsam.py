@@ -16,13 +16,12 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Deployed, LocalResult, RoundBased, above, at_least, between, descend, gradient, registered, tree
+from algorithms import Deployed, LocalResult, RoundBased, above, at_least, between, descend, registered, tree
 from algorithms.shared.base import State
 from algorithms.shared.local_sgd import clipped
+from algorithms.shared.sharpness import LEAST_NORM, two_gradients
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, RunConfig, Settings, Task
-
-_LEAST_NORM = 1e-12  # added to a norm that divides
 
 
 @dataclass(frozen=True)
@@ -103,13 +102,12 @@ class SharpnessAware(RoundBased):
 
     def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """The gradient on a batch at params + e."""
-        again = replace(view, model=view.model.twin())  # made before the first pass, which draws masks
-        worst = tree.add(params, self._ascent(params, gradient(loss, params, batch, view)))
-        return clipped(gradient(loss, worst, batch, again), self.clip)
+        _, there = two_gradients(loss, params, batch, view, lambda slope: self._ascent(params, slope))
+        return clipped(there, self.clip)
 
     def _ascent(self, params: Tree, slope: Tree) -> Tree:
         """e, from the gradient at params; 0 where that is 0."""
-        return tree.scale(slope, self.rho / (tree.norm(slope) + _LEAST_NORM))
+        return tree.scale(slope, self.rho / (tree.norm(slope) + LEAST_NORM))
 
     def _lr(self, settings: Settings, round: int) -> float:
         """The learning rate in a round."""

@@ -10,9 +10,21 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import Average, LocalResult, RoundBased, State, Weighting, above, descend, one_of, registered, tree
+from algorithms import (
+    Average,
+    LocalResult,
+    RoundBased,
+    State,
+    Weighting,
+    above,
+    descend,
+    gradient,
+    one_of,
+    registered,
+    tree,
+)
 from algorithms.shared.base import average_buffers
-from algorithms.shared.local_sgd import momentum_steps
+from algorithms.shared.local_sgd import GradientOf, momentum_steps
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 
@@ -64,11 +76,18 @@ class Scaffold(RoundBased):
         return {**super().result_template(state), "change": state["server"]["control"]}
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        return self._update(gradient, data, plan, view)
+
+    def _update(
+        self, slope_of: GradientOf, data: ClientData, plan: BatchPlan, view: ClientView, correction: float = 1.0
+    ) -> LocalResult:
+        """`local_update`, with gradients of the loss as slope_of gives them, and steps that follow a multiple of c - c_i."""
         offset = tree.subtract(view.server["control"], view.client["control"])
-        how = {"step_offset": offset} if self.momentum_mode == "outside" else {"gradient_offset": offset}
+        followed = tree.scale(offset, correction)
+        how = {"step_offset": followed} if self.momentum_mode == "outside" else {"gradient_offset": followed}
         if self.momentum_mode == "none":
             how["momentum"] = 0.0
-        trained = descend(self.local_loss, view.params, data, plan, view, **how).params
+        trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=slope_of, **how).params
         delta = tree.subtract(trained, view.params)
         steps = view.num_steps
         if self.momentum_mode == "effective-lr":

@@ -1,0 +1,119 @@
+"""FedSpeed: a dynamic regulariser corrects the proximal term of clients, whose gradients are sharpness-aware.
+
+Sun, Shen, Huang, Ding and Tao, FedSpeed: Larger Local Interval, Less Communication Round, and Higher Generalization
+Accuracy, ICLR 2023. https://arxiv.org/abs/2302.10429
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from algorithms import LocalResult, Weighting, at_least, between, gradient, one_of, registered, tree
+from algorithms.feddyn import FedDyn
+from algorithms.shared.base import State
+from algorithms.shared.local_sgd import clipped
+from algorithms.shared.sharpness import ascent, one_class_caveats, two_gradients
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
+
+ClipOrder = Literal["centred", "reference"]
+Server = Literal["mean_memory", "corrected_upload"]
+
+
+@dataclass(frozen=True)
+class SharpDyn(FedDyn):
+    """FedDyn as FL-Simulator has it, the code of FedSpeed's authors, for methods that take gradients at params + e.
+
+    Attributes:
+        alpha: weight of both terms of FedDyn, taken at params, > 0.
+        weighting: alpha_i = alpha ("uniform"), or by number of "examples", as in FedDyn.
+        clip: largest norm of a gradient, > 0; None does not clip.
+        mean: of the cohort's models, as in FedDyn.
+        clip_order: what is clipped: "centred" is the whole gradient of a step, g + alpha (u_i + x - w). "reference" is
+            g + alpha (u_i - w), to which alpha x comes later, as in FL-Simulator: where alpha |w| is above clip, that pulls
+            x to 0 instead of w.
+        rho: length of e, over all parameters together, >= 0.
+    """
+
+    alpha: float = 0.1
+    weighting: Weighting = "uniform"
+    clip_order: ClipOrder = "centred"
+    rho: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("clip_order", self.clip_order, get_args(ClipOrder))
+        at_least("rho", self.rho, 0)
+
+    def _regularised(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
+        if self.clip_order == "centred":
+            return super()._regularised(slope, params, view)
+        alpha, memory = view.client["alpha"], view.client["memory"]
+        slope = tree.map(lambda g, u, w: g + alpha * (u - w), slope, memory, view.params)
+        return tree.map(lambda g, x: g + alpha * x, clipped(slope, self.clip), params)
+
+
+@registered("fedspeed")
+@dataclass(frozen=True)
+class FedSpeed(SharpDyn):
+    """FedDyn with the gradient (1 - a) g(x) + a g(x + e) of the loss, where e = rho g(x) / |g(x)|, both on one batch.
+
+    The gradient of a step is that + alpha (u_i + x - w), with the model w received and the memory u_i, the sum of the
+    client's deltas d_i. By default the server does as that of FedDyn: the new model is the mean of the cohort's models + u,
+    the mean memory of all clients. alpha is 1/lambda of the paper, and u_i is -lambda times its correction.
+    Only the pass at x moves running statistics. Momentum acts on all terms, as in FedDyn: with it, alpha should be smaller.
+
+    With rho or a of 0 it is FedDyn; with a = 1, FedSAM's gradient in FedDyn.
+
+    Differs from the paper, and follows its code: a is 1, the server adds the mean memory of all clients, and gradients are
+    clipped. The paper's body was not at hand: that its server takes the mean of w_i + u_i is known from other sources.
+    Differs from the authors' code: what is clipped, see `clip_order`; 1e-12 instead of 1e-7 is added to |g(x)|.
+
+    Attributes:
+        alpha, weighting, clip, mean, clip_order, rho: see `SharpDyn`.
+        sharp_weight: a, in [0, 1]; 1 in the code, and below 1 in the paper, which mixes.
+        server: "mean_memory" is FedDyn's. With "corrected_upload" clients send w_i + u_i, and the new model is the cohort's
+            mean of that. Both are the same if all clients take part in every round.
+    """
+
+    sharp_weight: float = 1.0
+    server: Server = "mean_memory"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        between("sharp_weight", self.sharp_weight, 0, 1)
+        one_of("server", self.server, get_args(Server))
+
+    def caveats(self, task: Task) -> list[str]:
+        return one_class_caveats("fedspeed", task, self.rho * self.sharp_weight)
+
+    @property
+    def passes_per_example(self) -> int:
+        return 2 if self.rho and self.sharp_weight else 1
+
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        result = self._update(self._mixed, data, plan, view)
+        if self.server == "mean_memory":
+            return result
+        return result._replace(update={"delta": tree.add(result.update["delta"], result.client["memory"])})
+
+    def _mixed(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
+        """The gradient of the loss that a step follows."""
+        if self.passes_per_example == 1:
+            return gradient(loss, params, batch, view)
+        here, there = two_gradients(loss, params, batch, view, lambda slope: ascent(slope, self.rho))
+        share = self.sharp_weight
+        return there if share == 1 else tree.map(lambda g, up: (1 - share) * g + share * up, here, there)
+
+    def init_server(self, task: Task, params: Tree) -> Tree:
+        return super().init_server(task, params) if self.server == "mean_memory" else {}
+
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if self.server == "mean_memory":
+            return super().server_step(task, params, server, update, cohort)
+        return tree.add(params, update["delta"]), server
+
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
+        models = super().local_models(state, outputs)
+        if self.server == "mean_memory":
+            return models
+        return {**models, "params": tree.subtract(models["params"], outputs.result.client["memory"])}
