@@ -52,7 +52,7 @@ def one_class_caveats(name: str, task: Task, rho: float) -> list[str]:
     classes = (task.federation.label_counts > 0).sum(1)
     alone = int((classes == 1).sum())
     said = (
-        f"{name}: {alone} of {len(classes)} clients have examples of one class only: their gradients soon vanish, but the ascent "
-        "keeps its length, so that they go on moving and what they remember of it grows."
+        f"{name}: {alone} of {len(classes)} clients have examples of one class only: their gradients soon vanish, but the "
+        "ascent keeps its length, so that they go on moving and what they remember of it grows."
     )
     return [said] if alone and rho else []

@@ -1,0 +1,168 @@
+"""FedLESAM: sharpness-aware clients ascend against the last change of the global model, which costs no second pass.
+
+fedlesam-s: FedLESAM-S: FedLESAM with the control variates of SCAFFOLD.
+fedlesam-d: FedLESAM-D: FedLESAM with the dynamic regulariser of FedDyn.
+
+Fan, Hu, Yao, Niu, Zhang, Sugiyama and Wang, Locally Estimated Global Perturbations are Better than Local Perturbations for
+Federated Sharpness-aware Minimization, ICML 2024. https://arxiv.org/abs/2405.18890
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import algorithms
+from algorithms import LocalResult, RoundBased, State, above, at_least, descend, gradient, one_of, registered, tree
+from algorithms.fedgamma import ClippedScaffold
+from algorithms.fedspeed import SharpDyn
+from algorithms.shared.local_sgd import GradientOf, clipped
+from algorithms.shared.sharpness import ascent, one_class_caveats
+from algorithms.shared.tree import Tree
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
+from algorithms.shared.weighting import Uniform
+
+Estimate = Literal["last_active", "last_round"]
+
+
+@dataclass(frozen=True)
+class LocallyEstimated(RoundBased):
+    """Gradients at x + e, with one e for all steps of a round: e = rho (v - w) / |v - w|, with the model w received and an
+    older global model v. There is one pass over each batch, at x + e, which also moves running statistics. e is 0 where
+    v = w, so at a client that takes part for the first time, and for all in the first round.
+
+    Differs from the authors' code, which does not run as it is stored: there e has wrong directions, because the update, one
+    long vector, is read with the numbers of tensors; this is not copied. Its divisor is a sum of the norms of the tensors;
+    here it is one norm over all, as in FedSWA's port.
+    The paper's body was not at hand: formulas are those of its abstract and of the code.
+
+    Attributes:
+        rho: length of e, over all parameters together, >= 0.
+        estimate: which v: the model that the client received when it last took part ("last_active", as in the paper), or the
+            global model before the last round, for all clients ("last_round", as in the code); from the second round on, that
+            one is sent beside w. Both are the same if all clients take part in every round.
+    """
+
+    rho: float = 0.1
+    estimate: Estimate = "last_active"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()  # type: ignore[misc]  # of the class beside this one
+        at_least("rho", self.rho, 0)
+        one_of("estimate", self.estimate, get_args(Estimate))
+
+    def caveats(self, task: Task) -> list[str]:
+        return one_class_caveats(algorithms.name_of(self), task, self.rho)
+
+    def init_client(self, task: Task, params: Tree) -> Tree:
+        kept = super().init_client(task, params)
+        return {**kept, "received": params} if self.estimate == "last_active" else kept
+
+    def init_server(self, task: Task, params: Tree) -> Tree:
+        server = super().init_server(task, params)
+        return {**server, "previous": params} if self.estimate == "last_round" else server
+
+    def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
+        """As kept, with the older model as "received"."""
+        if self.estimate == "last_round":
+            size, previous = len(cohort.ids), state["server"]["previous"]
+            older = tree.map(lambda leaf: leaf.expand(size, *leaf.shape), previous)
+            return {**super().cohort_states(task, cohort, state), "received": older}
+        # A client that comes for the first time has no older model than w.
+        clients = state["clients"]
+        fresh = {**clients["fresh"], "received": state["params"]}
+        return super().cohort_states(task, cohort, {**state, "clients": {**clients, "fresh": fresh}})
+
+    def _shifted(self, view: ClientView) -> GradientOf:
+        """How gradients of a round are taken: at x + e."""
+        if not self.rho:
+            return gradient
+        e = ascent(tree.subtract(view.client["received"], view.params), self.rho)
+        return lambda loss, params, batch, view: gradient(loss, tree.add(params, e), batch, view)
+
+    def _remembering(self, result: LocalResult, view: ClientView) -> LocalResult:
+        """A result with what the client needs for its next e."""
+        kept = {"received": view.params} if self.estimate == "last_active" else {}
+        return result._replace(client={**result.client, **kept})
+
+    def downloads(self, state: State) -> Tree:
+        received = super().downloads(state)
+        older = {"previous": state["params"]} if self.estimate == "last_round" and state["round"] else {}
+        return {**received, **older}
+
+    def traffic(self, task: Task) -> int:
+        later = task.cohort_share * (task.settings.rounds - 1) * (self.estimate == "last_round")
+        return super().traffic(task) + round(later * tree.num_bytes(task.initial_params()))
+
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        new, server = super().server_step(task, params, server, update, cohort)
+        return new, {**server, "previous": params} if self.estimate == "last_round" else server
+
+
+@registered("fedlesam")
+@dataclass(frozen=True)
+class FedLESAM(LocallyEstimated, Uniform):
+    """FedAvg, by default with a uniform mean, with gradients at x + e; see `LocallyEstimated`. With rho = 0 it is FedAvg.
+
+    Attributes:
+        rho, estimate: see `LocallyEstimated`.
+        weighting: mean of the cohort's models and their buffers, "uniform", as in the code, or by number of "examples".
+        clip: largest norm of a gradient, > 0; None does not clip.
+    """
+
+    clip: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clip is not None:
+            above("clip", self.clip, 0)
+
+    def caveats(self, task: Task) -> list[str]:
+        return []  # clients remember nothing that could grow
+
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        slope_of = self._shifted(view)
+
+        def shortened(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
+            return clipped(slope_of(loss, params, batch, view), self.clip)
+
+        trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=shortened).params
+        return self._remembering(LocalResult({"delta": tree.subtract(trained, view.params)}, {}), view)
+
+
+@registered("fedlesam-s", title="FedLESAM-S")
+@dataclass(frozen=True)
+class FedLESAMS(LocallyEstimated, ClippedScaffold):
+    """SCAFFOLD with gradients at x + e: a step follows g(x + e) + c - c_i; see `LocallyEstimated` and `Scaffold`, also for how
+    momentum goes with the correction. With rho = 0, and in the first round, it is SCAFFOLD.
+
+    Differs from the authors' code, which multiplies c - c_i by 0.1 in the steps: `correction`.
+
+    Attributes:
+        rho, estimate: see `LocallyEstimated`; the authors have a rho of 0.5 for FedLESAM-S.
+        server_lr, weighting, momentum_mode, clip: see `ClippedScaffold`.
+        correction: by what c - c_i is multiplied in steps, >= 0; in c_i+ it is whole. With 0 and server_lr 1 it is FedLESAM.
+    """
+
+    correction: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("correction", self.correction, 0)
+
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        return self._remembering(self._update(self._shifted(view), data, plan, view, self.correction), view)
+
+
+@registered("fedlesam-d", title="FedLESAM-D")
+@dataclass(frozen=True)
+class FedLESAMD(LocallyEstimated, SharpDyn):
+    """FedDyn with gradients at x + e: a step follows g(x + e) + alpha (u_i + x - w), whose proximal term is at x; see
+    `LocallyEstimated` and `FedDyn`. Momentum acts on all terms: with it, alpha should be smaller. With rho = 0, and in the
+    first round, it is FedDyn.
+
+    Attributes:
+        rho, estimate: see `LocallyEstimated`.
+        alpha, weighting, clip, mean, clip_order: see `SharpDyn`.
+    """
+
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        return self._remembering(self._update(self._shifted(view), data, plan, view), view)
