@@ -54,8 +54,8 @@ class ClippedScaffold(Scaffold):
 class FedGAMMA(ClippedScaffold):
     """SCAFFOLD with the gradient g(x + e), where e = rho g(x) / |g(x)| from the client's own gradient, without correction.
 
-    A step follows g(x + e) + c - c_i. Then c_i+ = c_i - c - d_i / (K lr), with the client's delta d_i and its K steps. After all
-    clients of the round, c moves by the mean of c_i+ - c_i times the cohort's share of the clients, and the server's model
+    A step follows g(x + e) + c - c_i. Then c_i+ = c_i - c - d_i / (K lr), with the client's delta d_i and its K steps. After
+    all clients of the round, c moves by the mean of c_i+ - c_i times the cohort's share of the clients, and the server's model
     by server_lr times the mean delta. Weight decay, at x, is a part of what c_i records. Only the pass at x moves running
     statistics. How momentum goes with the correction is `momentum_mode`, as in `Scaffold`.
 

@@ -25,8 +25,9 @@ _FIRST_RHO = 0.001  # of the authors
 @registered("fedgloss", title="FedGloSS")
 @dataclass(frozen=True)
 class FedGloSS(FedDyn):
-    """FedDyn whose clients start at w~ = w + e, with e = -rho D / |D|, where D is the mean delta of the last round; in the first
-    one e is 0. The server's step starts at w, which is deployed: the new model is w + server_lr D + u, with the mean memory u.
+    """FedDyn whose clients start at w~ = w + e, with e = -rho D / |D|, where D is the mean delta of the last round; in the
+    first one e is 0. The server's step starts at w, which is deployed: the new model is w + server_lr D + u, with the mean
+    memory u.
 
     A step of a client follows g + alpha (u_i + x - w~), where g is the gradient at x or, with rho_l > 0, at x + rho_l g / |g|,
     as in FedSAM. Its delta d_i = trained - w~ is added to its memory u_i. alpha is 1/beta of the paper, and the paper's

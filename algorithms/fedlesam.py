@@ -8,19 +8,22 @@ Federated Sharpness-aware Minimization, ICML 2024. https://arxiv.org/abs/2405.18
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
+
+from torch import Tensor
 
 import algorithms
 from algorithms import LocalResult, RoundBased, State, above, at_least, descend, gradient, one_of, registered, tree
 from algorithms.fedgamma import ClippedScaffold
 from algorithms.fedspeed import SharpDyn
 from algorithms.shared.local_sgd import GradientOf, clipped
-from algorithms.shared.sharpness import ascent, one_class_caveats
+from algorithms.shared.sharpness import LEAST_NORM, ascent, one_class_caveats
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
 from algorithms.shared.weighting import Uniform
 
 Estimate = Literal["last_active", "last_round"]
+Norm = Literal["all", "sum"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,8 @@ class LocallyEstimated(RoundBased):
     v = w, so at a client that takes part for the first time, and for all in the first round.
 
     Differs from the authors' code, which does not run as it is stored: there e has wrong directions, because the update, one
-    long vector, is read with the numbers of tensors; this is not copied. Its divisor is a sum of the norms of the tensors;
-    here it is one norm over all, as in FedSWA's port.
+    long vector, is read with the numbers of tensors; this is not copied. By default |v - w| is one norm over all parameters, as
+    in FedSWA's port; see `norm`.
     The paper's body was not at hand: formulas are those of its abstract and of the code.
 
     Attributes:
@@ -39,15 +42,19 @@ class LocallyEstimated(RoundBased):
         estimate: which v: the model that the client received when it last took part ("last_active", as in the paper), or the
             global model before the last round, for all clients ("last_round", as in the code); from the second round on, that
             one is sent beside w. Both are the same if all clients take part in every round.
+        norm: |v - w| is the norm over "all" parameters together, or the "sum" of the norms of the tensors, as in the code,
+            which makes e shorter.
     """
 
     rho: float = 0.1
     estimate: Estimate = "last_active"
+    norm: Norm = "all"
 
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[misc]  # of the class beside this one
         at_least("rho", self.rho, 0)
         one_of("estimate", self.estimate, get_args(Estimate))
+        one_of("norm", self.norm, get_args(Norm))
 
     def caveats(self, task: Task) -> list[str]:
         return one_class_caveats(algorithms.name_of(self), task, self.rho)
@@ -75,7 +82,11 @@ class LocallyEstimated(RoundBased):
         """How gradients of a round are taken: at x + e."""
         if not self.rho:
             return gradient
-        e = ascent(tree.subtract(view.client["received"], view.params), self.rho)
+        change = tree.subtract(view.client["received"], view.params)
+        e = ascent(change, self.rho)
+        if self.norm == "sum":
+            norms = cast(Tensor, sum(map(tree.norm, tree.leaves(change))))
+            e = tree.scale(e, tree.norm(change) / norms.clamp(min=LEAST_NORM))
         return lambda loss, params, batch, view: gradient(loss, tree.add(params, e), batch, view)
 
     def _remembering(self, result: LocalResult, view: ClientView) -> LocalResult:
@@ -103,7 +114,7 @@ class FedLESAM(LocallyEstimated, Uniform):
     """FedAvg, by default with a uniform mean, with gradients at x + e; see `LocallyEstimated`. With rho = 0 it is FedAvg.
 
     Attributes:
-        rho, estimate: see `LocallyEstimated`.
+        rho, estimate, norm: see `LocallyEstimated`.
         weighting: mean of the cohort's models and their buffers, "uniform", as in the code, or by number of "examples".
         clip: largest norm of a gradient, > 0; None does not clip.
     """
@@ -137,7 +148,7 @@ class FedLESAMS(LocallyEstimated, ClippedScaffold):
     Differs from the authors' code, which multiplies c - c_i by 0.1 in the steps: `correction`.
 
     Attributes:
-        rho, estimate: see `LocallyEstimated`; the authors have a rho of 0.5 for FedLESAM-S.
+        rho, estimate, norm: see `LocallyEstimated`; the authors have a rho of 0.5 for FedLESAM-S.
         server_lr, weighting, momentum_mode, clip: see `ClippedScaffold`.
         correction: by what c - c_i is multiplied in steps, >= 0; in c_i+ it is whole. With 0 and server_lr 1 it is FedLESAM.
     """
@@ -160,7 +171,7 @@ class FedLESAMD(LocallyEstimated, SharpDyn):
     first round, it is FedDyn.
 
     Attributes:
-        rho, estimate: see `LocallyEstimated`.
+        rho, estimate, norm: see `LocallyEstimated`.
         alpha, weighting, clip, mean, clip_order: see `SharpDyn`.
     """
 

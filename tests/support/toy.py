@@ -77,9 +77,29 @@ TESTED_ELSEWHERE = {
     "interval": "test_clustered.py: three rounds",
     ("feddyn", "clip"): "test_feddyn.py: long gradients",
     ("mofedsam", "clip"): "test_fedsam.py: long gradients",
-    ("fedspeed", "clip"): "test_sam_family.py: long gradients",
-    ("fedspeed", "clip_order"): "test_sam_family.py: long gradients",
-    ("fedspeed", "server"): "test_sam_family.py: not all clients take part",
+    **dict.fromkeys(
+        (
+            (method, option)
+            for method in (
+                "fedspeed",
+                "fedsmoo",
+                "fedgamma",
+                "fedlesam",
+                "fedlesam-s",
+                "fedlesam-d",
+                "fedgloss",
+                "fedswa",
+                "fedmoswa",
+            )
+            for option in ("clip", "clip_order")
+        ),
+        "test_sam_family.py: long gradients",
+    ),
+    **dict.fromkeys(
+        (("fedspeed", "server"), *((name, "estimate") for name in ("fedlesam", "fedlesam-s", "fedlesam-d"))),
+        "test_sam_family.py: not all clients take part",
+    ),
+    ("fedgloss", "warm_up"): "test_sam_family.py: the schedule",
     ("fedasam", "eta"): "test_fedsam.py: ascent by hand",  # `other_value` of 0.2 is 0.2
     **dict.fromkeys(("swa", "swa_start", "swa_every", "swa_last_lr"), "test_fedsam.py: more rounds"),
     "tukey": "test_ccvr.py: where features are transformed",
