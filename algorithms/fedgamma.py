@@ -62,7 +62,7 @@ class FedGAMMA(ClippedScaffold):
     With rho = 0 it is SCAFFOLD; its first round is that of FedSAM with uniform weights.
 
     The paper's body was not at hand: rules and defaults are those of FL-Simulator, the code of one of its authors.
-    Differs from that code: 1e-12 instead of 1e-7 is added to |g(x)|, and each client has its own K.
+    Differs from FL-Simulator: 1e-12 instead of 1e-7 is added to |g(x)|, and each client has its own K.
 
     Attributes:
         server_lr, weighting, momentum_mode, clip: see `ClippedScaffold`.

@@ -49,8 +49,8 @@ class FedGloSS(FedDyn):
         rho_l: length of the ascents of clients, >= 0; 0.2 on CIFAR-100. With 0 there is one pass over each batch.
         server_lr: step size of the server, which scales D alone, > 0.
         warm_up: share of the rounds in which both rho grow, in [0, 1]; 0.75 on CIFAR-100.
-        schedule: of the server's rho. In "reference", as in the code, it is about rho_l in rounds 2 to T + 1, after T rounds of
-            growth of the clients' rho_l, and rho from then on.
+        schedule: of the server's rho: it grows as that of the clients ("ramp"), or it is about rho_l in rounds 2 to T + 1, if
+            the clients' grows for T rounds, and rho from then on ("reference", as in the code).
         sigma_div_active: divides what a round adds to the mean memory also by the number of its clients, as in the code.
     """
 

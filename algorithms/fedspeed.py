@@ -71,8 +71,9 @@ class FedSpeed(SharpDyn):
     Attributes:
         alpha, weighting, clip, mean, clip_order, rho: see `SharpDyn`.
         sharp_weight: a, in [0, 1]; 1 in the code, and below 1 in the paper, which mixes.
-        server: "mean_memory" is FedDyn's. With "corrected_upload" clients send w_i + u_i, and the new model is the cohort's
-            mean of that. Both are the same if all clients take part in every round.
+        server: the new model is the cohort's mean of w_i plus the mean u of all clients ("mean_memory", FedDyn's), or the
+            cohort's mean of w_i + u_i, which clients send ("corrected_upload"). Both are the same if all clients take part
+            in every round.
     """
 
     sharp_weight: float = 1.0

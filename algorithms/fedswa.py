@@ -35,7 +35,7 @@ class FedSWA(Uniform):
 
     The paper's body was not at hand: formulas are those of the code of 2025 and of notes of others. The code of 2026 has this
     name for something else: an lr that is doubled, rho 0 and alpha 1.
-    Differs from that code: alpha acts on params alone, and not on running statistics.
+    Differs from the code of 2025: alpha acts on params alone, and not on running statistics.
 
     Attributes:
         weighting: mean of the cohort's models and their buffers, "uniform", or by number of "examples".
