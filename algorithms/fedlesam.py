@@ -57,7 +57,12 @@ class LocallyEstimated(RoundBased):
         one_of("norm", self.norm, get_args(Norm))
 
     def caveats(self, task: Task) -> list[str]:
-        return one_class_caveats(algorithms.name_of(self), task, self.rho)
+        times = task.cohort_share * task.settings.rounds
+        said = (
+            f"{algorithms.name_of(self)}: a client takes part {times:.2g} times on average, and the first time e is 0, so that "
+            "many gradients are those of the method without ascents."
+        )
+        return [said] if self.rho and self.estimate == "last_active" and times < 2 else []
 
     def init_client(self, task: Task, params: Tree) -> Tree:
         kept = super().init_client(task, params)
@@ -126,9 +131,6 @@ class FedLESAM(LocallyEstimated, Uniform):
         if self.clip is not None:
             above("clip", self.clip, 0)
 
-    def caveats(self, task: Task) -> list[str]:
-        return []  # clients remember nothing that could grow
-
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         slope_of = self._shifted(view)
 
@@ -159,6 +161,9 @@ class FedLESAMS(LocallyEstimated, ClippedScaffold):
         super().__post_init__()
         at_least("correction", self.correction, 0)
 
+    def caveats(self, task: Task) -> list[str]:
+        return super().caveats(task) + one_class_caveats("fedlesam-s", task, self.rho)
+
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         return self._remembering(self._update(self._shifted(view), data, plan, view, self.correction), view)
 
@@ -174,6 +179,9 @@ class FedLESAMD(LocallyEstimated, SharpDyn):
         rho, estimate, norm: see `LocallyEstimated`.
         alpha, weighting, clip, mean, clip_order: see `SharpDyn`.
     """
+
+    def caveats(self, task: Task) -> list[str]:
+        return super().caveats(task) + one_class_caveats("fedlesam-d", task, self.rho)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         return self._remembering(self._update(self._shifted(view), data, plan, view), view)

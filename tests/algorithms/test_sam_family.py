@@ -325,6 +325,17 @@ def test_fedlesam_d_follows_the_oracle(engine, on_bowls):
     close(after["params"]["w"], expected["D_server_if_only_this_client_active_other_h_zero"], tol)
 
 
+@pytest.mark.parametrize("kind", [FedLESAM, FedLESAMS, FedLESAMD])
+def test_a_client_that_comes_later_has_no_ascent_the_first_time(kind, on_bowls):
+    """The second client comes in round 2, when the model has moved, and again in round 3."""
+    on_bowls(kind, ((0,), (1,), (1,)))
+    task, ascending, plain = bowls(), kind(rho=0.5), kind(rho=0.0)
+    state = ascending.step(task, ascending.init(task))
+    close(iterates(ascending, task, state)[1], iterates(plain, task, state)[1].tolist(), 0)
+    state = ascending.step(task, state)
+    assert not torch.allclose(iterates(ascending, task, state)[1], iterates(plain, task, state)[1])
+
+
 def test_the_plain_mean_of_models_is_uniform(on_bowls):
     on_bowls(FedLESAM, FULLY)
     on_bowls(FedSWA, FULLY)
@@ -851,6 +862,18 @@ def test_clients_of_one_class_have_a_caveat():
     assert (
         FedSpeed(rho=0.0).caveats(task) == FedLESAM().caveats(task) == FedSMOO().caveats(toy_task(sizes=(30, 0))) == []
     )
+
+
+def test_fedlesam_says_that_clients_that_do_not_return_ascend_nowhere():
+    said = (
+        "fedlesam: a client takes part 1.2 times on average, and the first time e is 0, so that many gradients are those of "
+        "the method without ascents."
+    )
+    task = toy_task(participation=0.4, rounds=3)
+    assert FedLESAM().caveats(task) == [said]
+    assert len(FedLESAMS().caveats(task)) == 2  # also of the client with one class
+    others = [FedLESAM(estimate="last_round"), FedLESAM(rho=0.0)]
+    assert [method.caveats(task) for method in others] == [[], []] and FedLESAM().caveats(toy_task(rounds=2)) == []
 
 
 @pytest.mark.parametrize(
