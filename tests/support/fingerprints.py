@@ -123,5 +123,17 @@ def complaint(kind: str, name: str, stored: dict | None, found: dict) -> str:
     return f"The {kind} {name} has version {found['version']}, its fingerprint {stored['version']}: {RENEW}"
 
 
+def renewed(computed: Mapping[str, Mapping[str, dict]]) -> dict[str, dict[str, dict]]:
+    """What to store: a fingerprint that still holds stays, to the last digit, since processors round each in its own way."""
+    stored = json.loads(STORED.read_text())
+    kept = {
+        (kind, name): stored[kind][name]
+        for kind, of in computed.items()
+        for name, one in of.items()
+        if not complaint(kind, name, stored[kind].get(name), one)
+    }
+    return {kind: {name: kept.get((kind, name), one) for name, one in of.items()} for kind, of in computed.items()}
+
+
 if __name__ == "__main__":
-    STORED.write_text(json.dumps(compute(), indent=1) + "\n")
+    STORED.write_text(json.dumps(renewed(compute()), indent=1) + "\n")
