@@ -77,16 +77,17 @@ class FedDyn(RoundBased):
         return {**super().cohort_states(task, cohort, state), "alpha": alpha}
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        alpha, memory = view.client["alpha"], view.client["memory"]
-
         def regularised(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-            slope = gradient(loss, params, batch, view)
-            slope = tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
-            return clipped(slope, self.clip)
+            return clipped(self.regularised_gradient(loss, params, batch, view), self.clip)
 
         trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=regularised).params
         delta = tree.subtract(trained, view.params)
-        return LocalResult({"delta": delta}, {"memory": tree.add(memory, delta)})
+        return LocalResult({"delta": delta}, {"memory": tree.add(view.client["memory"], delta)})
+
+    def regularised_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
+        """The gradient of loss - <g_i, x> + alpha_i/2 |x - w|^2 on a batch."""
+        slope, alpha, memory = gradient(loss, params, batch, view), view.client["alpha"], view.client["memory"]
+        return tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         equal = torch.ones_like(cohort.num_examples)

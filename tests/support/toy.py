@@ -77,6 +77,9 @@ TESTED_ELSEWHERE = {
     "interval": "test_clustered.py: three rounds",
     ("feddyn", "clip"): "test_feddyn.py: long gradients",
     ("mofedsam", "clip"): "test_fedsam.py: long gradients",
+    **dict.fromkeys(
+        [(name, "clip") for name in ("fedacg", "fedcm", "feddc")], "test_momentum_family.py: long gradients"
+    ),
     ("fedasam", "eta"): "test_fedsam.py: ascent by hand",  # `other_value` of 0.2 is 0.2
     **dict.fromkeys(("swa", "swa_start", "swa_every", "swa_last_lr"), "test_fedsam.py: more rounds"),
     "tukey": "test_ccvr.py: where features are transformed",
