@@ -9,8 +9,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from algorithms import Average, Batch, ClientView, Cohort, RoundBased, State, Task, Tree, Weighting
-from algorithms import above, at_least, one_of, registered, task_loss, tree
+from algorithms import (
+    Average,
+    Batch,
+    ClientView,
+    Cohort,
+    State,
+    Task,
+    Tree,
+    Weighting,
+    above,
+    at_least,
+    one_of,
+    registered,
+    task_loss,
+    tree,
+)
 from algorithms.shared.base import average_buffers
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.types import ClientOutputs

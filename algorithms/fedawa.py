@@ -23,10 +23,10 @@ Optimizer = Literal["adam", "sgd"]
 class FedAWA(RoundBased):
     """FedAvg with the weights q = softmax(T) over the cohort, of a number T_k that the server keeps for each client.
 
-    In each round it takes a few steps on T, with the clients' models w_k, deltas D_k and the model w that they received, towards
-    less sum q_k (1 - cos(w, w_k)) + sum q_k |D_k - sum q_j D_j|, over all params. The new model is gamma sum q_k w_k. The
-    optimizer starts anew in each round. Running statistics are averaged with the same weights. The server needs each
-    client's model: it cannot be used with secure aggregation.
+    The server knows the model w that clients received, their models w_k and deltas D_k. In each round it takes a few steps on T
+    to reduce sum q_k (1 - cos(w, w_k)) + sum q_k |D_k - sum q_j D_j|, over all params; the optimizer starts anew. The new model
+    is gamma sum q_k w_k. Running statistics are averaged with the same weights. The server needs each client's model: it
+    cannot be used with secure aggregation.
 
     By default, as in the authors' code, T_k starts at the client's share of all examples, and not at its logarithm. All weights
     are nearly equal then: small clients weigh more than in FedAvg, and most of the difference from it is this, so show FedAvg
@@ -68,8 +68,8 @@ class FedAWA(RoundBased):
         if self.start == "log_shares" or max(sizes) == min(sizes):
             return []
         return [
-            f"fedawa: at first clients of {min(sizes)} and of {max(sizes)} examples weigh nearly alike; compare with FedAvg with "
-            "uniform weights."
+            f"fedawa: at first clients of {min(sizes)} and of {max(sizes)} examples weigh nearly alike; compare with FedAvg "
+            "with uniform weights."
         ]
 
     def init_server(self, task: Task, params: Tree) -> Tree:

@@ -17,8 +17,11 @@ from algorithms import (
     State,
     Task,
     Tree,
+    between,
+    descend,
+    registered,
+    tree,
 )
-from algorithms import between, descend, registered, tree
 from algorithms.shared.clipping import Clipped
 
 

@@ -9,8 +9,22 @@ from typing import Literal, get_args
 
 import torch
 
-from algorithms import Average, BatchPlan, ClientData, ClientView, Cohort, LocalResult, Loss, State, Task, Tree
-from algorithms import descend, one_of, registered, tree
+from algorithms import (
+    Average,
+    BatchPlan,
+    ClientData,
+    ClientView,
+    Cohort,
+    LocalResult,
+    Loss,
+    State,
+    Task,
+    Tree,
+    descend,
+    one_of,
+    registered,
+    tree,
+)
 from algorithms.feddyn import FedDyn
 from algorithms.shared.local_sgd import clipped
 from algorithms.shared.types import Batch

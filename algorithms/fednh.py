@@ -13,8 +13,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import Average, Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Deployed, LocalResult
-from algorithms import State, Task, Tree, Weighting, above, between, cross_entropy, one_of, registered, tree
+from algorithms import (
+    Average,
+    Batch,
+    BatchPlan,
+    ClientData,
+    ClientOutputs,
+    ClientView,
+    Cohort,
+    Deployed,
+    LocalResult,
+    State,
+    Task,
+    Tree,
+    Weighting,
+    above,
+    between,
+    cross_entropy,
+    one_of,
+    registered,
+    tree,
+)
 from algorithms.shared.base import average_buffers
 from algorithms.shared.class_features import sums_of_a_pass
 from algorithms.shared.clipping import Clipped
