@@ -90,9 +90,15 @@ class FedCM(FollowsLastUpdate, Clipped):
         if self.scale_decay:
             decay = self.alpha * view.settings.weight_decay
             view = replace(view, settings=replace(view.settings, weight_decay=decay))
-        offset = self._step_offset(view)
-        how = {"gradient_of": self._scaled_gradient, "step_offset": offset}
-        trained = descend(self.local_loss, view.params, data, plan, view, **how).params
+        trained = descend(
+            self.local_loss,
+            view.params,
+            data,
+            plan,
+            view,
+            gradient_of=self._scaled_gradient,
+            step_offset=self._step_offset(view),
+        ).params
         return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
 
     def _scaled_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from algorithms import (
     Average,
@@ -137,10 +138,10 @@ class FedDC(FedDyn):
         new, memory = super().server_step(task, params, server, update, cohort)
         if self.drifts == "cohort":
             new = tree.add(params, tree.add(update["delta"], update["drift"]))
-        taking_part = len(cohort.ids) / cohort.population  # of the sum of all s_i, that of the cohort
+        share: float | Tensor = len(cohort.ids) / cohort.population  # of the sum of all s_i, that of the cohort
         if self.weighting == "examples":
-            taking_part = cohort.num_examples.sum() / sum(task.sizes(torch.arange(task.population)))
-        control = tree.map(lambda G, c: G + taking_part * c, server["control"], update["change"])
+            share = cohort.num_examples.sum() / sum(task.sizes(torch.arange(task.population)))
+        control = tree.map(lambda G, c: G + share * c, server["control"], update["change"])
         return new, {**memory, "control": control}
 
     def uploads(self, update: Tree, buffers: Tree) -> Tree:

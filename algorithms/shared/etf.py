@@ -38,8 +38,8 @@ def etf_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: s
 
 
 def basis_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: str) -> Tensor:
-    """Random orthonormal columns [width, num_classes], in double precision, for a method that replaces the classifier in a task:
-    a function of the seed alone.
+    """Random orthonormal columns [width, num_classes], in double precision, for a method that replaces the classifier in a
+    task: a function of the seed alone.
 
     Args:
         params: of the task's model.
