@@ -91,9 +91,12 @@ class FedDyn(RoundBased):
 
     def _regularised(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
         """The gradient of a step at params, from that of the loss."""
+        return clipped(self.with_terms(slope, params, view), self.clip)
+
+    def with_terms(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
+        """The gradient of loss - <g_i, x> + alpha_i/2 |x - w|^2 at params, from that of the loss."""
         alpha, memory = view.client["alpha"], view.client["memory"]
-        slope = tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
-        return clipped(slope, self.clip)
+        return tree.map(lambda g, u, x, w: g + alpha * (u + (x - w)), slope, memory, params, view.params)
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         equal = torch.ones_like(cohort.num_examples)

@@ -4,6 +4,7 @@ Tan, Long, Liu, Zhou, Lu, Jiang and Zhang, FedProto: Federated Prototype Learnin
 https://arxiv.org/abs/2105.00243
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, Weighting, at_least, cross_entropy, descend, one_of, registered, tree
 from algorithms.shared.base import Average, Deployed, State
-from algorithms.shared.moments import ClassSums, class_sums
+from algorithms.shared.class_features import add_batch, steps_of_a_pass, sums_of_a_pass
+from algorithms.shared.moments import ClassSums
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
 from bench.models.base import BoundModel, Model
@@ -89,20 +91,16 @@ class FedProto(RoundBased):
     def _train_then_collect(self, data: ClientData, plan: BatchPlan, own: ClientView) -> tuple[Tree, ClassSums]:
         """Trained params, and sums of their features over one pass."""
         params = descend(self.local_loss, own.client["params"], data, plan, own).params
-        # The first pass: at most how many steps it has is known on the host, where clients are padded to one length, too.
-        epochs = own.settings.local_epochs
-        first = plan if epochs is None else plan[: len(plan) // epochs]
-        sums = _none(own)
-        for step, index in enumerate(first):
-            sums = _added(sums, own.model.copy(), params, data.take(index), step < _steps_of_a_pass(own))
-        return params, sums
+        features_of = functools.partial(own.model.copy().features, params)
+        return params, sums_of_a_pass(_none(own), features_of, data, plan, own)
 
     def _train_and_collect(self, data: ClientData, plan: BatchPlan, own: ClientView) -> tuple[Tree, ClassSums]:
         """Trained params, and sums of the features that the steps of the last pass train."""
         params, velocity, sums = own.client["params"], tree.zeros_like(own.client["params"]), _none(own)
         for step, index in enumerate(plan):
-            last = step >= own.num_steps - _steps_of_a_pass(own)
-            sums = _added(sums, _as_in_training(own.model), params, data.take(index), last)
+            last = step >= own.num_steps - steps_of_a_pass(own)
+            features_of = functools.partial(_as_in_training(own.model).features, params)
+            sums = add_batch(sums, features_of, data.take(index), last)
             params, velocity = descend(self.local_loss, params, data, [index], own, velocity=velocity)
         return params, sums
 
@@ -182,12 +180,6 @@ class FedProto(RoundBased):
         return {"prototypes": int(known.sum()), "carried_prototypes": int((known & ~updated).sum())}
 
 
-def _steps_of_a_pass(view: ClientView) -> Tensor:
-    """Batches of a client's whole pass over its examples. Scalar tensor."""
-    batches = view.num_examples / view.settings.batch_size
-    return batches.ceil() if view.settings.last_batch == "keep" else batches.floor().clamp(min=1)
-
-
 def _none(view: ClientView) -> ClassSums:
     """Sums of no features."""
     prototypes = view.server["prototypes"]
@@ -198,14 +190,6 @@ def _as_in_training(model: BoundModel) -> BoundModel:
     """A copy in training mode that leaves running statistics alone, and dropout masks of the step that follows."""
     copy = model.copy(training=True)
     return copy if copy.generator is None else replace(copy, generator=copy.generator.clone_state())
-
-
-@torch.no_grad()
-def _added(sums: ClassSums, model: BoundModel, params: Tree, batch: Batch, counts: Tensor) -> ClassSums:
-    """Sums with those of the features of a batch, where the scalar `counts` holds."""
-    features = model.features(params, batch.x)
-    more = class_sums(features, batch.y, len(sums.counts), batch.mask)
-    return ClassSums(*(torch.where(counts, old + new, old) for old, new in zip(sums, more, strict=True)))
 
 
 def _size(task: Task) -> int:

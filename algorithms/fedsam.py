@@ -17,6 +17,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import Deployed, LocalResult, RoundBased, above, at_least, between, descend, registered, tree
+from algorithms.fedcm import FollowsLastUpdate
 from algorithms.shared.base import State
 from algorithms.shared.local_sgd import clipped
 from algorithms.shared.sharpness import LEAST_NORM, two_gradients
@@ -218,7 +219,7 @@ class FedASAM(SharpnessAware):
 
 @registered("mofedsam", title="MoFedSAM")
 @dataclass(frozen=True)
-class MoFedSAM(SharpnessAware):
+class MoFedSAM(FollowsLastUpdate, SharpnessAware):
     """FedSAM with steps along alpha g' + (1 - alpha) D, with the gradient g' of FedSAM; D = -(last mean update) / (K lr).
 
     K is the number of steps of the client itself: with any K, the second part moves it by (1 - alpha) times the last mean
@@ -233,31 +234,10 @@ class MoFedSAM(SharpnessAware):
     """
 
     clip: float | None = 10.0
-    alpha: float = 0.1
-
-    broadcast = ("update",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         between("alpha", self.alpha, 0, 1)
 
-    def init_server(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_server(task, params), "update": tree.zeros_like(params)}
-
     def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         return tree.scale(super()._sharp_gradient(loss, params, batch, view), self.alpha)
-
-    def _step_offset(self, view: ClientView) -> Tree | None:
-        return tree.scale(view.server["update"], (self.alpha - 1) / (view.num_steps * view.settings.lr))
-
-    def downloads(self, state: State) -> Tree:
-        received = super().downloads(state)
-        return received if state["round"] else {name: received[name] for name in received if name != "update"}
-
-    def traffic(self, task: Task) -> int:
-        later = task.cohort_share * (task.settings.rounds - 1)
-        return super().traffic(task) + round(later * tree.num_bytes(task.initial_params()))
-
-    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        new, server = super().server_step(task, params, server, update, cohort)
-        return new, {**server, "update": update["delta"]}

@@ -33,14 +33,20 @@ def random_basis(width: int, num_classes: int, generator: torch.Generator) -> Te
 
 
 def etf_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: str) -> Tensor:
-    """The matrix M [width, num_classes] of a method in a task: a function of the seed alone.
+    """The matrix M [width, num_classes] of a method in a task: a function of the seed alone. See `basis_of`."""
+    return task.place({"etf": simplex(basis_of(method, task, params, width=width, source=source))})["etf"]
+
+
+def basis_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: str) -> Tensor:
+    """Random orthonormal columns [width, num_classes], in double precision, for a method that replaces the classifier in a
+    task: a function of the seed alone.
 
     Args:
         params: of the task's model.
         source: of the width, for the refusal: "the option width", say.
 
     Raises:
-        ValueError: if there is no such matrix, or nothing that it could replace.
+        ValueError: if there are no such columns, or nothing that they could replace.
     """
     name, model = algorithms.name_of(method), task.model
     linear_classifier(name, "replaces", model, params)
@@ -51,5 +57,4 @@ def etf_of(method: Algorithm, task: Task, params: Tree, *, width: int, source: s
             f"{name} needs a vector for each class in as many dimensions: {source} must be at least {model.num_classes}, the "
             f"number of classes, but got {width}."
         )
-    basis = random_basis(width, model.num_classes, task.generator_for("etf"))
-    return task.place({"etf": simplex(basis)})["etf"]
+    return random_basis(width, model.num_classes, task.generator_for("etf"))

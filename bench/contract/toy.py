@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from algorithms.fedprox import FedProx
 from algorithms.shared.types import Settings
 from bench import models
-from bench.models.base import BatchNormalised
+from bench.models.base import BatchNormalised, Staged
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
@@ -66,14 +66,21 @@ def toy_task(
 
 
 @dataclass(frozen=True)
-class Normalised(BatchNormalised):
+class Normalised(BatchNormalised, Staged):
     """The smallest model with batch normalisation: one convolution."""
 
     def layers(self):
         return {"stem": (4, self.input_shape[0], 3, 3), "classifier": (self.num_classes, 4)}
 
-    def features(self, params, x, bound):
-        return F.relu(self.conv(params, bound, x, "stem")).mean((2, 3))
+    @property
+    def stages(self):
+        return ("stem",)
+
+    def stage(self, name, params, x, bound):
+        return self.conv(params, bound, x, name)
+
+    def activated(self, name, x, bound):
+        return F.relu(x).mean((2, 3))
 
 
 def normalised_task(**settings) -> Task:

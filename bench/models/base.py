@@ -3,13 +3,27 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 Params = dict[str, Tensor]
+
+
+class StageOutput(NamedTuple):
+    """What a stage of an encoder makes of a batch.
+
+    Attributes:
+        name: of the stage.
+        before: [B, ...], before the activation.
+        output: [B, ...], what the next stage, or the classifier, reads.
+    """
+
+    name: str
+    before: Tensor
+    output: Tensor
 
 
 @dataclass(frozen=True)
@@ -88,12 +102,54 @@ class Model:
             )
 
 
-class Layered(Model):
-    """A sequential model: it defines `hidden`, whose last output are the features."""
+class Staged(Model):
+    """A model whose encoder is cut into stages, each a layer or several, an activation, and pooling, if any."""
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of the stages, in order."""
+        raise NotImplementedError
+
+    def stage(self, name: str, params: Params, x: Tensor, bound: "BoundModel") -> Tensor:
+        """What a stage makes of the output of the one before, or of images, before its activation [B, ...]."""
+        raise NotImplementedError
+
+    def activated(self, name: str, x: Tensor, bound: "BoundModel") -> Tensor:
+        """The output of a stage [B, ...], from what it has before its activation. The last ones are the features."""
+        return F.relu(x)
+
+    def run_stages(self, params: Params, x: Tensor, bound: "BoundModel", after: str = "") -> Iterator[StageOutput]:
+        """What each stage makes of images; with `after`, only those that follow this stage, whose output is x."""
+        first = self.stages.index(after) + 1 if after else 0
+        for name in self.stages[first:]:
+            before = self.stage(name, params, x, bound)
+            x = self.activated(name, before, bound)
+            yield StageOutput(name, before, x)
 
     def features(self, params, x, bound):
-        *_, (_, z) = self.hidden(params, x, bound)
-        return z
+        *_, last = self.run_stages(params, x, bound)
+        return last.output
+
+
+def require_stages(method: str, model: Model) -> None:
+    """Raises ValueError unless a model, which a method of this name is to train, is cut into stages."""
+    if not isinstance(model, Staged):
+        raise ValueError(
+            f"{method} needs a model whose encoder is cut into stages, but {type(model).__name__} has none; use another one, "
+            "such as simple-cnn, mlp, vgg9 or resnet18."
+        )
+
+
+class Layered(Staged):
+    """A sequential model: all its layers but the classifier are stages, and `hidden` has their outputs."""
+
+    @property
+    def stages(self):
+        return tuple(name for name in self.layers() if name != "classifier")
+
+    def hidden(self, params, x, bound):
+        for name, _, output in self.run_stages(params, x, bound):
+            yield name, output
 
 
 def uniform_init(layer: str, shape: tuple[int, ...], generator: torch.Generator) -> Params:
@@ -171,6 +227,16 @@ class BoundModel:
         found = dict(self.spec.hidden(params, x, self))
         *_, z = found.values()
         return {**found, "classifier": self.head(params, z)}
+
+    def stages(self, params: Params, x: Tensor) -> list[StageOutput]:
+        """What each stage makes of images; of a `Staged` model."""
+        return list(cast(Staged, self.spec).run_stages(params, x, self))
+
+    def after(self, stage: str, params: Params, x: Tensor) -> Tensor:
+        """Logits, from the output of one of the stages; of a `Staged` model."""
+        for later in cast(Staged, self.spec).run_stages(params, x, self, after=stage):
+            x = later.output
+        return self.head(params, x)
 
     def head(self, params: Params, z: Tensor) -> Tensor:
         return self.spec.head(params, z)

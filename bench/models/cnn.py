@@ -35,16 +35,11 @@ class _TwoConvolutions(Layered):
             previous = width
         return {**layers, "classifier": (self.num_classes, previous)}
 
-    def hidden(self, params, x, bound):
-        # ReLU commutes with max-pooling; after pooling it has a quarter of the work.
-        for name in ("conv1", "conv2"):
-            x = F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"], padding=self.padding)
-            x = F.relu(F.max_pool2d(x, 2))
-            yield name, x
-        x = x.flatten(1)
-        for number in range(1, len(self.widths) + 1):
-            x = F.relu(F.linear(x, params[f"linear{number}.weight"], params[f"linear{number}.bias"]))
-            yield f"linear{number}", x
+    def stage(self, name, params, x, bound):
+        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+        if name.startswith("conv"):  # ReLU commutes with max-pooling; after pooling it has a quarter of the work
+            return F.max_pool2d(F.conv2d(x, weight, bias, padding=self.padding), 2)
+        return F.linear(x.flatten(1), weight, bias)
 
     def _after_convolutions(self, pixels: int) -> int:
         """Side of the feature map after both convolutions and their max-pools."""
@@ -80,12 +75,8 @@ class MoonCnn(SimpleCnn):
         del layers["classifier"]
         return {**layers, "projection1": (84, 84), "projection2": (256, 84), "classifier": (self.num_classes, 256)}
 
-    def hidden(self, params, x, bound):
-        shared = dict(super().hidden(params, x, bound))
-        yield from shared.items()
-        x = F.relu(F.linear(shared["linear2"], params["projection1.weight"], params["projection1.bias"]))
-        yield "projection1", x
-        yield "projection2", F.linear(x, params["projection2.weight"], params["projection2.bias"])
+    def activated(self, name, x, bound):
+        return x if name == "projection2" else super().activated(name, x, bound)
 
 
 @registered_model("fedmr-mnist-cnn", title="FedMR's MNIST CNN")

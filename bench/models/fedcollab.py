@@ -30,13 +30,14 @@ class FedCollabCnn(Layered):
             "classifier": (self.num_classes, 64),
         }
 
-    def hidden(self, params, x, bound):
-        for name in ("conv1", "conv2"):  # ReLU commutes with max-pooling; after pooling it has a quarter of the work
-            x = F.relu(F.max_pool2d(F.conv2d(x, params[f"{name}.weight"], params[f"{name}.bias"]), 2))
-            yield name, x
-        x = F.relu(F.conv2d(x, params["conv3.weight"], params["conv3.bias"]))
-        yield "conv3", x
-        yield "linear1", F.relu(F.linear(x.flatten(1), params["linear1.weight"], params["linear1.bias"]))
+    def stage(self, name, params, x, bound):
+        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+        if name == "linear1":
+            return F.linear(x.flatten(1), weight, bias)
+        x = F.conv2d(x, weight, bias)
+        return (
+            x if name == "conv3" else F.max_pool2d(x, 2)
+        )  # ReLU commutes with it; after it, it has a quarter of the work
 
 
 def _after_convolutions(pixels: int) -> int:

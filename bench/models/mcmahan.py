@@ -55,17 +55,13 @@ class McMahanCifarCnn(Layered):
             params |= {f"{name}.weight": weight, f"{name}.bias": torch.full(shape[:1], bias)}
         return params
 
-    def hidden(self, params, x, bound):
-        x = F.relu(F.conv2d(x, params["conv1.weight"], params["conv1.bias"], padding=2))
-        x = _normalise(_pool(x))
-        yield "conv1", x
-        x = F.relu(F.conv2d(x, params["conv2.weight"], params["conv2.bias"], padding=2))
-        x = _pool(_normalise(x))
-        yield "conv2", x
-        x = x.flatten(1)
-        for name in ("linear1", "linear2"):
-            x = F.relu(F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"]))
-            yield name, x
+    def stage(self, name, params, x, bound):
+        weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
+        return F.conv2d(x, weight, bias, padding=2) if name[:4] == "conv" else F.linear(x.flatten(1), weight, bias)
+
+    def activated(self, name, x, bound):
+        x = super().activated(name, x, bound)
+        return _normalise(_pool(x)) if name == "conv1" else _pool(_normalise(x)) if name == "conv2" else x
 
 
 def _normalise(x: Tensor) -> Tensor:

@@ -21,11 +21,8 @@ class Mlp(Layered):
         inputs, width = math.prod(self.input_shape), self.hidden_width
         return {"linear1": (width, inputs), "linear2": (width, width), "classifier": (self.num_classes, width)}
 
-    def hidden(self, params, x, bound):
-        x = x.flatten(1)
-        for name in ("linear1", "linear2"):
-            x = F.relu(F.linear(x, params[f"{name}.weight"], params[f"{name}.bias"]))
-            yield name, x
+    def stage(self, name, params, x, bound):
+        return F.linear(x.flatten(1), params[f"{name}.weight"], params[f"{name}.bias"])
 
 
 @registered_model("fedcollab-mlp", title="FedCollab's MLP")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.models import registered_model
-from bench.models.base import BatchNormalised
+from bench.models.base import BatchNormalised, Staged
 
 _EXPANSION = 4  # of a bottleneck
 
@@ -22,7 +22,7 @@ class _Convolution(NamedTuple):
     stride: int = 1
 
 
-class _ResNet(BatchNormalised):
+class _ResNet(BatchNormalised, Staged):
     """A stem, four stages of residual blocks of which all but the first halve the resolution, and the mean over pixels.
 
     Attributes:
@@ -49,17 +49,29 @@ class _ResNet(BatchNormalised):
             width, *_ = convolutions[-1].shape
         return {**layers, "classifier": (self.num_classes, width)}
 
-    def features(self, params, x, bound):
-        x = self.pooled(F.relu(self.conv(params, bound, x, "stem", self.stem[1])))
+    @property
+    def stages(self):
+        return ("stem", *(f"stage{number}" for number in range(1, len(self.counts) + 1)))
+
+    def stage(self, name, params, x, bound):
+        if name == "stem":
+            return self.conv(params, bound, x, name, self.stem[1])
+        before = None  # what the block before this one has before its activation
         for convolutions, shortcut in self._blocks():
-            around = x
-            for name, _, stride in shortcut:
-                around = self.conv(params, bound, x, name, stride)
             *first, last = convolutions
-            for name, _, stride in first:
-                x = F.relu(self.conv(params, bound, x, name, stride))
-            x = F.relu(self.conv(params, bound, x, last.name, last.stride) + around)
-        return x.mean((2, 3))
+            if not last.name.startswith(f"{name}."):
+                continue
+            around = x = x if before is None else F.relu(before)
+            for of in shortcut:
+                around = self.conv(params, bound, x, of.name, of.stride)
+            for of in first:
+                x = F.relu(self.conv(params, bound, x, of.name, of.stride))
+            before = self.conv(params, bound, x, last.name, last.stride) + around
+        return before
+
+    def activated(self, name, x, bound):
+        x = F.relu(x)
+        return self.pooled(x) if name == "stem" else x.mean((2, 3)) if name == self.stages[-1] else x
 
     def _channels(self, published: int) -> int:
         return published

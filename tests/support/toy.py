@@ -100,6 +100,13 @@ TESTED_ELSEWHERE = {
         "test_sam_family.py: not all clients take part",
     ),
     ("fedgloss", "warm_up"): "test_sam_family.py: the schedule",
+    **dict.fromkeys(
+        [(name, "clip") for name in ("fedacg", "fedcm", "feddc")], "test_momentum_family.py: long gradients"
+    ),
+    **dict.fromkeys(
+        [(name, "clip") for name in ("fednh", "fedrcl", "fedmlb")], "test_momentum_family.py: long gradients"
+    ),
+    ("fedawa", "use"): "test_fednh_and_fedawa.py: the weights of a round",
     ("fedasam", "eta"): "test_fedsam.py: ascent by hand",  # `other_value` of 0.2 is 0.2
     **dict.fromkeys(("swa", "swa_start", "swa_every", "swa_last_lr"), "test_fedsam.py: more rounds"),
     "tukey": "test_ccvr.py: where features are transformed",

@@ -203,6 +203,7 @@ def test_common_learning_rates_are_searched_where_most_methods_work():
     assert (lr.low, lr.high, lr.grid) == (0.003, 0.1, [0.003, 0.01, 0.03, 0.1])
     own = {name: space["lr"] for name in search_spaces.names() if "lr" in (space := search_spaces.load(name))}
     assert {name: (where.low, where.high) for name, where in own.items() if where.high != lr.high} == {
+        "fedcm": (0.01, 0.3),
         "mofedsam": (0.01, 0.3),
         "fedetf": (0.01, 0.15),
     }
