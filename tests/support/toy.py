@@ -101,6 +101,14 @@ TESTED_ELSEWHERE = {
     ),
     ("fedproto", "carry"): "test_features.py: a class that a cohort does not hold",
     ("fedproto", "predict"): "test_features.py: predictions",
+    **dict.fromkeys(
+        ((name, "base") for name in ("ensemble", "ensemble-vote", "ensemble-weighted")),
+        "test_oneshot.py: refused but for oneshot",
+    ),
+    **dict.fromkeys(
+        ((name, "rule") for name in ("ensemble", "ensemble-vote", "ensemble-weighted")),
+        "test_oneshot.py: the params stay, the scores differ",
+    ),
 }
 
 

@@ -1,0 +1,169 @@
+"""Several models side by side, each with its own classifier, whose logits a rule combines."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.models.base import Model
+from bench.models.concat import with_prefix, without_prefix
+
+
+class Ensemble(Model):
+    """Models on the same input; `combine` makes logits of theirs.
+
+    The features are the logits of all models, one after another. The params and buffers of model k have the prefix
+    "encoder<k>.", those of the rule have none.
+
+    Attributes:
+        members: the models.
+    """
+
+    members: tuple[Model, ...]
+
+    def combine(self, params: dict, logits: Tensor) -> Tensor:
+        """Logits [B, num_classes] from those of the m models, [B, m, their number of classes]."""
+        raise NotImplementedError
+
+    def init_rule(self, generator: torch.Generator) -> dict:
+        """Params of the rule."""
+        return {}
+
+    @property
+    def loop_only(self):
+        return next((member.loop_only for member in self.members if member.loop_only), "")
+
+    @property
+    def depends_on_mode(self):
+        return any(member.depends_on_mode for member in self.members)
+
+    @property
+    def smallest_batch(self):
+        return max(member.smallest_batch for member in self.members)
+
+    @property
+    def feature_dim(self):
+        return sum(member.num_classes for member in self.members)
+
+    def layers(self):
+        return {
+            f"encoder{k}.{name}": shape
+            for k, member in enumerate(self.members)
+            for name, shape in member.layers().items()
+        }
+
+    def init(self, generator):
+        params = {}
+        for k, member in enumerate(self.members):
+            params |= with_prefix(k, member.init(generator))
+        return params | self.init_rule(generator)
+
+    def init_buffers(self):
+        buffers = {}
+        for k, member in enumerate(self.members):
+            buffers |= with_prefix(k, member.init_buffers())
+        return buffers
+
+    def logits_of(self, params: dict, x: Tensor, bound) -> Iterator[Tensor]:
+        """The logits [B, classes] of one model after another."""
+        for k, member in enumerate(self.members):
+            own = without_prefix(k, params)
+            one = replace(bound, spec=member, buffers=without_prefix(k, bound.buffers))
+            yield one(own, x)
+
+    def features(self, params, x, bound):
+        return torch.cat([*self.logits_of(params, x, bound)], 1)
+
+    def head(self, params, z):
+        return self.combine(params, z.unflatten(1, (len(self.members), -1)))
+
+
+# Rules without training. Where the result is a probability, its logarithm is the logit, so that the softmax gives it back.
+
+
+class Rule(NamedTuple):
+    """How logits [B, m, C] become logits [B, C].
+
+    Attributes:
+        combine: (logits, what it knows of the models, or None) -> logits.
+        knows: shape of what it knows, from (m, C); None if nothing.
+    """
+
+    combine: Callable[[Tensor, Tensor | None], Tensor]
+    knows: Callable[[int, int], tuple[int, ...]] | None = None
+
+
+def mean_logits(logits: Tensor, _: Tensor | None = None) -> Tensor:
+    return logits.mean(1)
+
+
+def mean_probabilities(logits: Tensor, _: Tensor | None = None) -> Tensor:
+    """Logarithm of the mean of the softmaxes."""
+    return F.log_softmax(logits, 2).logsumexp(1) - math.log(logits.shape[1])
+
+
+def votes(logits: Tensor) -> Tensor:
+    """Number of models with the largest logit at each class, the first of equal ones. [B, C]."""
+    classes = torch.arange(logits.shape[2], device=logits.device)
+    return (logits.argmax(2, keepdim=True) == classes).to(logits.dtype).sum(1)
+
+
+def majority(logits: Tensor, _: Tensor | None = None) -> Tensor:
+    """Logarithm of the votes, ties decided by the mean of the softmaxes, then for the lowest class."""
+    return _log(votes(logits) + 0.5 * F.softmax(logits, 2).mean(1))
+
+
+def weighted_logits(logits: Tensor, weights: Tensor | None) -> Tensor:
+    """Sum of the logits, each class weighed by a model's weight [m, C] for it."""
+    return torch.einsum("bmc,mc->bc", logits, weights)
+
+
+def weighted_probabilities(logits: Tensor, weights: Tensor | None) -> Tensor:
+    """Logarithm of the sum of the softmaxes, each class weighed by a model's weight [m, C] for it."""
+    return _log(torch.einsum("bmc,mc->bc", F.softmax(logits, 2), weights))
+
+
+def polychotomous(logits: Tensor, confusion: Tensor | None) -> Tensor:
+    """Logarithm of the product over the models of the share of examples of a class that a model calls what it says now;
+    confusion [m, C, C] has the shares, by true class and by called class."""
+    called = logits.argmax(2, keepdim=True) == torch.arange(logits.shape[2], device=logits.device)
+    return torch.einsum("bmk,mck->bc", called.to(logits.dtype), _log(confusion))
+
+
+def _log(values: Tensor | None) -> Tensor:
+    """Logarithms, of 0 that of the smallest number, so that a loss stays finite."""
+    assert values is not None
+    return values.clamp(min=torch.finfo(values.dtype).tiny).log()
+
+
+RULES = {
+    "logits": Rule(mean_logits),
+    "probabilities": Rule(mean_probabilities),
+    "votes": Rule(majority),
+    "weighted-logits": Rule(weighted_logits, lambda m, c: (m, c)),
+    "weighted-probabilities": Rule(weighted_probabilities, lambda m, c: (m, c)),
+    "polychotomous": Rule(polychotomous, lambda m, c: (m, c, c)),
+}
+
+
+@dataclass(frozen=True)
+class ByRule(Ensemble):
+    """An ensemble with a rule of `RULES`; what that knows of the models is the param "knowledge".
+
+    Attributes:
+        rule: name of the rule.
+    """
+
+    members: tuple[Model, ...]
+    rule: str = "logits"
+
+    def init_rule(self, generator):
+        knows = RULES[self.rule].knows
+        return {"knowledge": torch.zeros(knows(len(self.members), self.num_classes))} if knows else {}
+
+    def combine(self, params, logits):
+        return RULES[self.rule].combine(logits, params.get("knowledge"))

@@ -1,0 +1,256 @@
+"""One-shot training and what is made of its models, against oneshot_oracle.json and the methods that they equal."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from algorithms.ensemble import EnsembleOfClients, confusion
+from algorithms.fedavg import FedAvg
+from algorithms.fedconcat import FedConcat
+from algorithms.fedprox import FedProx
+from algorithms.oneshot import OneShot
+from algorithms.shared import tree
+from algorithms.shared.hold_out import held_part, num_held, training_part
+from bench import models
+from bench.models.base import BoundModel, Model
+from bench.models.ensemble import RULES, ByRule, votes
+from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
+
+ORACLE = json.loads((Path(__file__).parent / "oneshot_oracle.json").read_text())
+ENGINES = ["loop", "vectorised"]
+EVERYONE = torch.arange(5)
+
+
+def tensor(values) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(found, expected, tol=1e-9):
+    torch.testing.assert_close(torch.as_tensor(found, dtype=torch.float64), tensor(expected), rtol=0, atol=tol)
+
+
+def deployed(method, task, rounds=None):
+    return method.deploy(task, train(method, task, rounds), torch.arange(task.population))
+
+
+def logits_of(task, method, rounds=None):
+    """What a method deploys says of the test images."""
+    one = deployed(method, task, rounds)
+    model = BoundModel(one.model, one.buffers)
+    return task.map_images(lambda x, first: model(one.params, x), task.federation.test_images)
+
+
+# One-shot FedAvg
+
+
+@dataclass(frozen=True)
+class Point(Model):
+    """One number."""
+
+    def init(self, generator):
+        return {"x": torch.tensor([float(ORACLE["oneshot_fedavg"]["inputs"]["x0"])])}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_mean_of_the_models_follows_the_oracle(engine, monkeypatch):
+    given, expected = ORACLE["oneshot_fedavg"]["inputs"], ORACLE["oneshot_fedavg"]["expected"]
+
+    def bowl(self, params, batch, view):
+        first = view.num_examples == given["n"][0]
+        a, c = (torch.where(first, *given[key]) for key in ("a", "c"))
+        return (0.5 * a * (params["x"] - c).square()).sum()
+
+    monkeypatch.setattr(OneShot, "local_loss", bowl)
+    sizes = tuple(map(int, given["n"]))
+    task = toy_task(
+        sizes=sizes, engine=engine, lr=given["lr"], local_epochs=None, local_steps=given["steps"], momentum=0.0,
+        weight_decay=0.0, rounds=1, batch_size=3,
+    )  # fmt: skip
+    task = replace(task, model=Point(task.model.input_shape, NUM_CLASSES))
+    state = train(OneShot(), task)
+    _, locals_ = OneShot().trained(task, state)
+    close(locals_["params"]["x"].flatten(), expected["locals"])
+    close(deployed(OneShot(), task).params["x"], [expected["size_weighted"]])
+    close(deployed(OneShot(weighting="uniform"), task).params["x"], [expected["uniform"]])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("participation", [0.6, 1.0])
+def test_one_round_is_fedavg_bit_for_bit(engine, participation):
+    task = toy_task(engine=engine, participation=participation, rounds=1)
+    assert_equal(deployed(OneShot(), task).params, deployed(FedAvg(), task).params)
+    assert train(OneShot(), task)["costs"] == train(FedAvg(), task)["costs"]
+
+
+def test_running_statistics_are_averaged_as_fedavg_does():
+    task = normalised_task(rounds=1)
+    assert_equal(deployed(OneShot(), task).buffers, deployed(FedAvg(), task).buffers)
+
+
+def test_later_rounds_go_on_alone_and_send_nothing():
+    task = toy_task(rounds=2, momentum=0.0)
+    states = [train(OneShot(), task, rounds) for rounds in (1, 2)]
+    keys = ("bytes_down", "bytes_up")
+    assert [states[0]["costs"][key] for key in keys] == [states[1]["costs"][key] for key in keys]
+    alone = FedAvg()
+    own = task.restrict(torch.tensor([3]))
+    _, kept = OneShot().trained(task, states[1])
+    assert_equal(tree.row(kept["params"], 3), train(alone, own)["params"], 1e-12)
+    assert OneShot().caveats(task) == []
+    assert "2 rounds" in OneShot().caveats(toy_task(rounds=2))[0]
+
+
+def test_clients_start_from_models_of_their_own_where_asked():
+    task = toy_task(rounds=1, lr=0.0)
+    _, kept = OneShot(client_init="independent").trained(task, train(OneShot(client_init="independent"), task))
+    for client in range(5):
+        own = replace(task, initial_model=client).initial_params()
+        assert_equal(tree.row(kept["params"], client), own)
+
+
+def test_held_out_examples_are_a_part_of_the_clients_and_not_trained_on():
+    task = toy_task(sizes=(1, 4, 20, 8, 11))
+    training, held = training_part(task, 0.2), held_part(task, 0.2)
+    sizes = [len(rows) for rows in held.federation.clients]
+    assert sizes == [0, 1, 4, 1, 2] == [num_held(size, 0.2) for size in (1, 4, 20, 8, 11)]
+    for whole, kept, out in zip(
+        task.federation.clients, training.federation.clients, held.federation.clients, strict=True
+    ):
+        assert torch.equal(torch.cat([kept, out]).sort().values, whole)
+    counts = training.federation.label_counts + held.federation.label_counts
+    assert torch.equal(counts, task.federation.label_counts)
+    assert training_part(task, 0.0) is task
+    short = toy_task(rounds=1, local_epochs=1)
+    assert train(OneShot(hold_out=0.2), short)["costs"]["examples"] == sum(n - num_held(n, 0.2) for n in SIZES)
+
+
+# Ensembles
+
+KNOWN = ORACLE["ensembles"]
+LOGITS = tensor(KNOWN["inputs"]["logits_client_sample_class"]).transpose(0, 1)  # [B, m, C]
+COUNTS = tensor(KNOWN["inputs"]["class_counts"])
+WEIGHTS = COUNTS / COUNTS.sum(0)
+KNOWLEDGE = {
+    "weighted-logits": WEIGHTS,
+    "weighted-probabilities": WEIGHTS,
+    "polychotomous": tensor(KNOWN["inputs"]["confusion_client_true_predicted"]),
+}
+SCORES = {
+    "logits": "a_mean_logit",
+    "probabilities": "b_mean_prob",
+    "weighted-logits": "d_count_weighted_logit",
+    "weighted-probabilities": "e_count_weighted_prob",
+    "polychotomous": "f_polychotomous",
+}
+
+
+@pytest.mark.parametrize("rule", SCORES)
+def test_rules_follow_the_oracle(rule):
+    close(WEIGHTS, KNOWN["expected"]["a_weights"])
+    found = RULES[rule].combine(LOGITS, KNOWLEDGE.get(rule))
+    score = found if rule.endswith("logits") else found.exp()
+    close(score, KNOWN["expected"][SCORES[rule]])
+    assert found.argmax(1).tolist() == KNOWN["expected"]["argmax"][SCORES[rule]]
+
+
+def test_ties_of_votes_are_decided_by_probabilities_then_by_the_lowest_class():
+    close(votes(LOGITS), KNOWN["expected"]["c_votes"])
+    found = RULES["votes"].combine(LOGITS, None)
+    assert found.argmax(1).tolist() == KNOWN["expected"]["argmax_c_ties_by_summed_probability"]
+    equal = tensor([[[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]])
+    assert RULES["votes"].combine(equal, None).argmax(1).tolist() == [0]
+
+
+@pytest.mark.parametrize("rule", ["logits", "probabilities", "votes", "weighted-probabilities"])
+def test_of_equal_models_all_rules_say_the_same(rule):
+    one = torch.randn(4, 1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    known = torch.full((5, 3), 0.2, dtype=torch.float64)
+    found = RULES[rule].combine(one.expand(-1, 5, -1), known)
+    assert found.argmax(1).tolist() == one[:, 0].argmax(1).tolist()
+    if rule != "votes":
+        close(found.softmax(1), one[:, 0].softmax(1).tolist())
+
+
+def test_a_class_that_nobody_has_leaves_the_loss_finite():
+    known = torch.tensor([[1.0, 1.0, 0.0]] * 3, dtype=torch.float64)
+    assert torch.isfinite(RULES["weighted-probabilities"].combine(LOGITS, known)).all()
+    confusions = torch.zeros(3, 3, 3, dtype=torch.float64)
+    assert torch.isfinite(RULES["polychotomous"].combine(LOGITS, confusions)).all()
+
+
+@pytest.mark.parametrize("client_init", ["common", "independent"])
+def test_the_mean_logit_is_fedconcat_with_the_classifiers_of_its_clients(client_init):
+    task = toy_task(rounds=1)
+    ensemble = EnsembleOfClients(base=OneShot(client_init=client_init))
+    concat = FedConcat(
+        num_clusters="none", encoder_rounds=1, classifier_rounds=0, classifier_init="clusters", cluster_init=client_init
+    )
+    torch.testing.assert_close(5 * logits_of(task, ensemble), logits_of(task, concat), rtol=0, atol=1e-12)
+
+
+def test_deployed_rules_know_class_counts_and_confusions():
+    task = toy_task(rounds=1)
+    weighted = deployed(EnsembleOfClients(rule="weighted-logits"), task)
+    counts = task.federation.label_counts
+    close(weighted.params["knowledge"], (counts / counts.sum(0)).tolist())
+    voting = EnsembleOfClients(base=OneShot(hold_out=0.3), rule="polychotomous")
+    shares = deployed(voting, task).params["knowledge"]
+    close(shares.sum(2), torch.ones(5, 3).tolist())
+    assert torch.isfinite(logits_of(task, voting)).all()
+    # Calls of examples of classes 0, 0, 2; of class 1 there is none.
+    found = confusion(torch.tensor([0, 1, 2]), torch.tensor([0, 0, 2]), 3)
+    close(found, [[0.5, 0.5, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 1.0]])
+
+
+def test_models_with_running_statistics_keep_their_own():
+    task = normalised_task(rounds=1)
+    ensemble = EnsembleOfClients()
+    state = train(ensemble, task)
+    _, kept = ensemble.oneshot.trained(task, state)
+    one = ensemble.deploy(task, state, EVERYONE)
+    assert torch.equal(one.buffers["encoder3.stem.norm.running_mean"], kept["buffers"]["stem.norm.running_mean"][3])
+
+
+def test_what_is_impossible_is_refused():
+    with pytest.raises(ValueError, match="ensemble combines the models that the clients of oneshot have trained, but"):
+        EnsembleOfClients(base=FedProx())
+    with pytest.raises(ValueError, match="needs examples that clients hold out; set base.hold_out"):
+        EnsembleOfClients(rule="polychotomous")
+    with pytest.raises(ValueError, match="hold_out must be at least 0 and below 1, but got 1"):
+        OneShot(hold_out=1.0)
+
+
+def test_one_class_per_client_is_said():
+    task = toy_task(sizes=(4, 4, 4))
+    alone = task.federation.label_counts.clamp(max=0)
+    alone[:, 0] = 4
+    single = replace(task, federation=replace(task.federation, label_counts=alone))
+    assert EnsembleOfClients().caveats(task) == [
+        "Clients trained alone for 3 rounds, in each of which momentum started anew."
+    ]
+    assert "each client has one class" in EnsembleOfClients().caveats(single)[-1]
+
+
+def paper_task(**settings):
+    """The task of the byte counts: ten clients, the simple CNN, single precision."""
+    task = toy_task(
+        shape=(3, 32, 32), dataset="cifar10", dtype=torch.float32, sizes=(2,) * 10, rounds=1, local_epochs=None,
+        **{"local_steps": 1, **settings},
+    )  # fmt: skip
+    return replace(task, model=models.load("simple-cnn")((3, 32, 32), 10))
+
+
+BYTES = ORACLE["oneshot_bytes"]["expected"]
+
+
+def test_bytes_of_one_exchange_and_of_an_ensemble():
+    task = paper_task()
+    assert OneShot().traffic(task) == 2 * BYTES["one_way"]
+    assert EnsembleOfClients().traffic(task) == 2 * BYTES["one_way"] + BYTES["ensemble_deployed"]
+    weighted = EnsembleOfClients(rule="weighted-logits")
+    assert weighted.traffic(task) - EnsembleOfClients().traffic(task) == 4 * 10
+    model = ByRule((3, 32, 32), 10, (task.model,) * 10)
+    assert sum(leaf.numel() for leaf in model.init(torch.Generator()).values()) == 10 * BYTES["params"]
