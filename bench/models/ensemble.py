@@ -167,3 +167,80 @@ class ByRule(Ensemble):
 
     def combine(self, params, logits):
         return RULES[self.rule].combine(logits, params.get("knowledge"))
+
+
+# Rules that are trained: small models whose inputs are the logits of all models, [B, m C, 1, 1].
+
+
+@dataclass(frozen=True)
+class HiddenLayer(Model):
+    """W2 relu(W1 v + b1) + b2 of the logits v.
+
+    Attributes:
+        width: of the hidden layer.
+    """
+
+    width: int
+
+    def layers(self):
+        return {"hidden": (self.width, self.input_shape[0]), "classifier": (self.num_classes, self.width)}
+
+    def features(self, params, x, bound):
+        return F.relu(F.linear(x.flatten(1), params["hidden.weight"], params["hidden.bias"]))
+
+
+@dataclass(frozen=True)
+class Linear(Model):
+    """W v + b of the logits v."""
+
+    def layers(self):
+        return {"classifier": (self.num_classes, self.input_shape[0])}
+
+    def features(self, params, x, bound):
+        return x.flatten(1)
+
+
+@dataclass(frozen=True)
+class Weights(Linear):
+    """sum_i w_i z_i of the logits z_i of model i, with a weight for each model and class, or for each model and one bias; at
+    first the mean.
+
+    Attributes:
+        per_class: whether models have a weight for each class.
+    """
+
+    per_class: bool
+
+    def layers(self):
+        return {}
+
+    def init(self, generator):
+        m = self.input_shape[0] // self.num_classes
+        if self.per_class:
+            return {"weights": torch.full((m, self.num_classes), 1 / m)}
+        return {"weights": torch.full((m, 1), 1 / m), "bias": torch.zeros(())}
+
+    def head(self, params, z):
+        logits = (z.unflatten(1, (-1, self.num_classes)) * params["weights"]).sum(1)
+        return logits + params["bias"] if "bias" in params else logits
+
+
+@dataclass(frozen=True)
+class Aggregated(Ensemble):
+    """An ensemble whose logits a small model reads; its params have the prefix "aggregator.".
+
+    Attributes:
+        aggregator: the small model.
+    """
+
+    members: tuple[Model, ...]
+    aggregator: Model
+
+    def init_rule(self, generator):
+        return {f"aggregator.{name}": leaf for name, leaf in self.aggregator.init(generator).items()}
+
+    def combine(self, params, logits):
+        own = {
+            name.removeprefix("aggregator."): leaf for name, leaf in params.items() if name.startswith("aggregator.")
+        }
+        return self.aggregator.head(own, self.aggregator.features(own, logits.flatten(1), None))
