@@ -103,9 +103,13 @@ TESTED_ELSEWHERE = {
     ("fedproto", "carry"): "test_features.py: a class that a cohort does not hold",
     ("fedproto", "predict"): "test_features.py: predictions",
     **dict.fromkeys(
-        ((name, "base") for name in ("ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear")),
+        (
+            (name, "base")
+            for name in ("ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa")
+        ),
         "test_oneshot.py: refused but for oneshot",
     ),
+    **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
     "aggregator_batch_size": "test_oneshot.py: more examples that are held out",
     ("fens-linear", "hidden_per_client"): "test_oneshot.py: of the mlp",
     **dict.fromkeys(
