@@ -39,9 +39,9 @@ class FedLPA(Combination):
 
     Differs from the paper's code: it takes 10,000 gradient steps on the mean squared residual from the first approximation
     M0 = (sum_i p_i B_i)^-1 Z (sum_i p_i A_i)^-1, which is `solver` "gradient", and reports M0 or the result, whichever is
-    better on the test data. Here conjugate gradients, preconditioned by the factors of M0, find the solution itself, and nothing is
-    chosen. The paper's body was not at hand. Its term in the local loss acts from the second round on, so that one round has
-    none.
+    better on the test data. Here conjugate gradients, preconditioned by the factors of M0, find the solution itself, and
+    nothing is chosen. The paper's body was not at hand. Its term in the local loss acts from the second round on, so that one
+    round has none.
 
     Attributes:
         damping: r, > 0; 0.0316 is sqrt(1 - 0.999) of the code's coor 0.999.

@@ -22,63 +22,47 @@ from bench.models.base import Model
 from bench.models.concat import with_prefix
 
 
-@registered("oneshot", title="One-shot FedAvg")
 @dataclass(frozen=True)
-class OneShot(LocalTraining):
-    """params = start + sum_i p_i (w_i - start), with the models w_i of the clients of one cohort and their shares p_i of the
-    examples. Buffers are averaged as in FedAvg.
+class OneExchange(LocalTraining):
+    """Clients of one cohort train alone, and each sends its model once; a subclass says what the server makes of the models.
 
-    One round is FedAvg's first round, bit for bit. With more rounds, clients go on training alone, and momentum starts anew in
-    each; nothing is exchanged in between, so that the accuracy after round r is that of r times as many local epochs. A model
-    is sent once, which the first round counts.
-
-    The server keeps all models: methods around this one combine them in other ways, and reuse its finished run.
+    With more rounds than one, clients go on training alone, and momentum starts anew in each; nothing is exchanged in between,
+    so that the accuracy after round r is that of r times as many local epochs. The first round counts what is sent.
 
     Attributes:
-        weighting: p_i by number of "examples", or "uniform", as in DENSE's code.
         client_init: whether clients start from the "common" initial model or from "independent" ones, which their means do not
             survive, but ensembles do.
-        hold_out: share of its examples that a client does not train on, in [0, 1), for methods that choose or train something
-            on them: rounded down, at least one.
     """
 
-    weighting: Weighting = "examples"
     client_init: ClusterInit = "common"
-    hold_out: float = 0.0
 
     personal = False
     deploy_reads_clients = True
 
     def __post_init__(self) -> None:
-        one_of("weighting", self.weighting, get_args(Weighting))
         one_of("client_init", self.client_init, get_args(ClusterInit))
-        if not 0 <= self.hold_out < 1:
-            raise ValueError(f"hold_out must be at least 0 and below 1, but got {self.hold_out}.")
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
 
     def training(self, task: Task) -> Task:
         """The task on which clients train."""
-        return training_part(task, self.hold_out)
+        return task
 
     def trained(self, task: Task, state: State) -> tuple[Cohort, Tree]:
         """The clients that have trained, and their models: "params" and "buffers", leaves [K, ...]."""
-        cohort = self.sample(self.training(task), state)
-        return cohort, self.cohort_states(task, cohort, state)
+        own = self.training(task)
+        cohort = self.sample(own, state)
+        return cohort, self.cohort_states(own, cohort, state)
 
     def sample(self, task: Task, state: State) -> Cohort:
         return task.sample_cohort(0)
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
+        kept = read_rows(state["clients"], cohort.ids)
         if self.client_init == "common" or state["clients"]["rows"]:
-            return read_rows(state["clients"], cohort.ids)
+            return kept
         starts = [
             replace(task, initial_model=client).initial_params() for client in task.global_ids(cohort.ids).tolist()
         ]
-        buffers = tree.row(read_rows(state["clients"], cohort.ids), slice(None))["buffers"]
-        return {"params": tree.stack(starts), "buffers": buffers}
+        return {**kept, "params": tree.stack(starts)}
 
     def init(self, task: Task) -> State:
         return super().init(self.training(task))
@@ -86,18 +70,8 @@ class OneShot(LocalTraining):
     def step(self, task: Task, state: State) -> State:
         return super().step(self.training(task), state)
 
-    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
-        cohort, models = self.trained(task, state)
-        start = state["params"]
-        deltas = tree.map(torch.sub, models["params"], start)
-        weights = cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.weights)
-        params = tree.add(start, tree.weighted_mean(deltas, weights))
-        return Deployed(task.model, params, average_buffers(models["buffers"], weights), False)
-
     def finite_check(self, state: State) -> Tree:
         return {"params": state["params"], "clients": state["clients"]["rows"]}
-
-    # Every model is sent once.
 
     def downloads(self, state: State) -> Tree:
         return {} if state["round"] else {key: state[key] for key in ("params", "buffers")}
@@ -110,11 +84,8 @@ class OneShot(LocalTraining):
         return super()._finished(task, state, cohort, bytes_up=sent, **new)
 
     def traffic(self, task: Task) -> int:
-        model = [task.initial_params(), task.initial_buffers()]
-        return round(task.cohort_share * 2 * tree.num_bytes(model))
-
-    def workload(self, settings: Settings, num_examples: int) -> int:
-        return super().workload(settings, num_examples - num_held(num_examples, self.hold_out))
+        own = self.training(task)
+        return round(task.cohort_share * 2 * tree.num_bytes([own.initial_params(), own.initial_buffers()]))
 
     def state_templates(self, task: Task) -> list[State]:
         return super().state_templates(self.training(task))
@@ -123,6 +94,48 @@ class OneShot(LocalTraining):
         settings = task.settings
         several = f"Clients trained alone for {settings.rounds} rounds, in each of which momentum started anew."
         return super().caveats(task) + ([several] if settings.rounds > 1 and settings.momentum else [])
+
+
+@registered("oneshot", title="One-shot FedAvg")
+@dataclass(frozen=True)
+class OneShot(OneExchange):
+    """params = start + sum_i p_i (w_i - start), with the models w_i of the clients and their shares p_i of the examples.
+    Buffers are averaged as in FedAvg. One round is FedAvg's first round, bit for bit.
+
+    The server keeps all models: methods around this one combine them in other ways, and reuse its finished run.
+
+    Attributes:
+        weighting: p_i by number of "examples", or "uniform", as in DENSE's code.
+        hold_out: share of its examples that a client does not train on, in [0, 1), for methods that choose or train something
+            on them: rounded down, at least one.
+    """
+
+    weighting: Weighting = "examples"
+    hold_out: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("weighting", self.weighting, get_args(Weighting))
+        if not 0 <= self.hold_out < 1:
+            raise ValueError(f"hold_out must be at least 0 and below 1, but got {self.hold_out}.")
+
+    @property
+    def weighs_clients(self) -> bool:
+        return self.weighting == "examples"
+
+    def training(self, task: Task) -> Task:
+        return training_part(task, self.hold_out)
+
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
+        cohort, models = self.trained(task, state)
+        start = state["params"]
+        deltas = tree.map(torch.sub, models["params"], start)
+        weights = cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.weights)
+        params = tree.add(start, tree.weighted_mean(deltas, weights))
+        return Deployed(task.model, params, average_buffers(models["buffers"], weights), False)
+
+    def workload(self, settings: Settings, num_examples: int) -> int:
+        return super().workload(settings, num_examples - num_held(num_examples, self.hold_out))
 
 
 @dataclass(frozen=True)

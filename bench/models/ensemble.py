@@ -244,3 +244,30 @@ class Aggregated(Ensemble):
             name.removeprefix("aggregator."): leaf for name, leaf in params.items() if name.startswith("aggregator.")
         }
         return self.aggregator.head(own, self.aggregator.features(own, logits.flatten(1), None))
+
+
+@dataclass(frozen=True)
+class Voting(Ensemble):
+    """An ensemble of models with one output more, the class unknown: those to which an image is least unknown add up their
+    probabilities of the other classes; the logits are the logarithms of the sums.
+
+    Attributes:
+        voters: how many models vote; 0 for all.
+    """
+
+    members: tuple[Model, ...]
+    voters: int
+
+    def combine(self, params, logits):
+        return _log(vote(logits, self.voters or len(self.members)))
+
+
+def vote(logits: Tensor, voters: int) -> Tensor:
+    """Sum of the probabilities [B, C] of the known classes over the models with the smallest one of the last class, unknown.
+
+    Args:
+        logits: [B, m, C + 1].
+    """
+    shares = F.softmax(logits, 2)
+    chosen = shares[:, :, -1].argsort(dim=1, stable=True)[:, :voters, None]
+    return shares[:, :, :-1].gather(1, chosen.expand(-1, -1, shares.shape[2] - 1)).sum(1)

@@ -110,6 +110,9 @@ TESTED_ELSEWHERE = {
         "test_oneshot.py: refused but for oneshot",
     ),
     **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
+    **dict.fromkeys(
+        (("fedov", "weighting"), ("fedov", "voters")), "test_oneshot.py: read when the models vote, if at all"
+    ),
     "aggregator_batch_size": "test_oneshot.py: more examples that are held out",
     ("fens-linear", "hidden_per_client"): "test_oneshot.py: of the mlp",
     **dict.fromkeys(
