@@ -14,9 +14,9 @@ from torch import Tensor
 
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.oneshot import Combination
-from algorithms.shared.taps import Call, Taps
 from algorithms.shared.types import BatchPlan, ClientData, ClientView
 from bench.models.base import BoundModel, Model
+from bench.models.taps import Call, Taps
 
 Solver = Literal["cg", "expectation", "gradient"]
 

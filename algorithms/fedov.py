@@ -32,10 +32,10 @@ from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.generator import adam_step
 from algorithms.shared.local_sgd import GradientOf, Trained, cross_entropy, unless_padding
 from algorithms.shared.outliers import destroyed
-from algorithms.shared.taps import Taps
 from algorithms.shared.types import BatchPlan, ClientData, Loss
 from bench.models.base import Model
 from bench.models.ensemble import Voting
+from bench.models.taps import Taps
 from bench.seeding import keys_from, uniform_from_keys
 
 Optimizer = Literal["adam", "sgd"]

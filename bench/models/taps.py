@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from algorithms.shared.tree import Tree
+from bench.models.base import Params
 
 _FUNCTIONS = (F.linear, F.conv2d)
 
@@ -35,7 +35,7 @@ class Taps(TorchFunctionMode):
         calls: layer -> its uses, in order.
     """
 
-    def __init__(self, params: Tree, change: Callable[[str, Tensor], Tensor] | None = None) -> None:
+    def __init__(self, params: Params, change: Callable[[str, Tensor], Tensor] | None = None) -> None:
         """
         Args:
             params: of the model that runs, the same tensors.
