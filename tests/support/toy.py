@@ -45,6 +45,10 @@ SMALL = {
     "capacity": 2.0,
     "warm_up_rounds": 1,
     "aggregator_rounds": 3,
+    "distillation_epochs": 2,
+    "synthetic_batch_size": 4,
+    "latent_width": 6,
+    "generator_channels": 4,
     "eps1": 2.0,  # of a cluster that has had one mean update
 }
 
