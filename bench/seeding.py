@@ -20,10 +20,10 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
         purpose: with its ids in brackets: "subset", "init" (index of the initial model, unless it is the first), "cohort"
             (round), "batches", "augment" or "dropout" (round, client), "loss" (round, client: the keys of its
             batches), "noise" (client), "clusters", "classifier", "privacy" or "inference" (client), "choice" (model),
-            "virtual" or "fraction" (class), "directions" (of projections; always with seed 0), "validation" (client),
-            "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained before),
-            "discriminator", "discriminators" (both clients: the keys of their batches), "discriminator-data" or
-            "discriminator-noise" (client), "coalitions",
+            "virtual" or "fraction" (class), "directions" (of projections; always with seed 0), "validation" or "hold-out"
+            (client), "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained
+            before; or its number, of several), "discriminator", "discriminators" (both clients: the keys of their batches),
+            "discriminator-data" or "discriminator-noise" (client), "coalitions",
             "etf", "projection" (index of the initial model),
             "search" (name of the search, number of earlier proposals, number of rejected duplicates).
         *ids: further parts of the key, usually round and client.

@@ -44,6 +44,11 @@ SMALL = {
     "discriminator_rounds": 20,
     "capacity": 2.0,
     "warm_up_rounds": 1,
+    "aggregator_rounds": 3,
+    "distillation_epochs": 2,
+    "synthetic_batch_size": 4,
+    "latent_width": 6,
+    "generator_channels": 4,
     "eps1": 2.0,  # of a cluster that has had one mean update
 }
 
@@ -131,6 +136,23 @@ TESTED_ELSEWHERE = {
     ),
     ("fedproto", "carry"): "test_features.py: a class that a cohort does not hold",
     ("fedproto", "predict"): "test_features.py: predictions",
+    **dict.fromkeys(
+        (
+            (name, "base")
+            for name in ("ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa")
+        ),
+        "test_oneshot.py: refused but for oneshot",
+    ),
+    **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
+    **dict.fromkeys(
+        (("fedov", "weighting"), ("fedov", "voters")), "test_oneshot.py: read when the models vote, if at all"
+    ),
+    "aggregator_batch_size": "test_oneshot.py: more examples that are held out",
+    ("fens-linear", "hidden_per_client"): "test_oneshot.py: of the mlp",
+    **dict.fromkeys(
+        ((name, "rule") for name in ("ensemble", "ensemble-vote", "ensemble-weighted")),
+        "test_oneshot.py: the params stay, the scores differ",
+    ),
 }
 
 
