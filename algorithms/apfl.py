@@ -30,8 +30,8 @@ class APFL(Scored):
 
     On each batch, with "weights": u = alpha v + (1 - alpha) w; w steps on the gradient of its own loss f(w), and v on
     alpha grad f(u), all from the values before the step. If adaptive, the first step of a round ends with
-    alpha = clip(alpha - lr <v - w, grad f(u)>, 0, 1), with v and w as before it. With "logits", as in the authors' code, w steps
-    first; then v steps on the loss of the logits alpha v(x) + (1 - alpha) w(x); and alpha = clip(alpha - lr g, 0, 1) with
+    alpha = clip(alpha - lr <v - w, grad f(u)>, 0, 1), with v and w as before it. With "logits", as in the authors' code, w
+    steps first; then v steps on the loss of the logits alpha v(x) + (1 - alpha) w(x); and alpha = clip(alpha - lr g, 0, 1) with
     g = <v - w, alpha g_v + (1 - alpha) g_w> + 0.02 alpha, where v and w are as after the step, and g_v, g_w are the
     gradients of that loss. v has the settings of w, and a momentum buffer of its own. The shared model is FedAvg's.
 

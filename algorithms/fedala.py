@@ -116,9 +116,7 @@ class FedALA(Scored):
 
     def _learn(self, task: Task, state: State, cohort: Cohort, kept: Tree) -> Tree:
         """The "weights" of a cohort after one epoch, and the "loss" of each one's last batch [K]."""
-        return task.map_clients(
-            self._epoch, cohort, round=state["round"], **self.received(state), client=kept
-        ).result
+        return task.map_clients(self._epoch, cohort, round=state["round"], **self.received(state), client=kept).result
 
     def _epoch(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         model = view.model.copy()  # in evaluation mode

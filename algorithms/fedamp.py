@@ -110,7 +110,7 @@ class FedAMP(Scored):
             models: those of all clients that have taken part, leaves [m, ...].
             is_other: [K, m].
         """
-        count = is_other.sum(1, keepdim=True).clamp(min=1)
+        count = is_other.double().sum(1, keepdim=True).clamp(min=1)
         if self.similarity == "cosine":
             lengths = [_pairs(one, one, _squares).sqrt() for one in (own, models)]
             cosines = _pairs(own, models, _products) / (lengths[0][:, None] * lengths[1]).clamp(min=1e-300)
@@ -187,7 +187,7 @@ def _squared_distances(rows: Tensor, columns: Tensor) -> Tensor:
 def _typical(models: Tree) -> Tensor:
     """The median squared distance of two models, leaves [m, ...]; 1 if all are the same, or there is one."""
     distances = _pairs(models, models, _squared_distances)
-    upper = torch.triu_indices(*distances.shape, offset=1, device=distances.device)
+    upper = torch.triu_indices(len(distances), len(distances), 1, device=distances.device)
     between = distances[upper[0], upper[1]]
     if not len(between):
         return distances.new_ones(())

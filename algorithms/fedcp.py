@@ -32,14 +32,14 @@ class FedCP(Scored):
 
     v is the sum of h_p's weights over the classes, divided by its length, a constant of a round. With features f of a batch,
     a = ReLU(LN(linear(f v))) has two values for each feature, r is the first of softmax((a + noise) / 1) over the two, with
-    Gumbel noise in training, and the logits are h_p(r f) + h_g((1 - r) f). Clients minimise CE + lambda MMD(f, f'), where f' are
-    the features of the received body in evaluation mode; MMD is the mean over all pairs of examples of
+    Gumbel noise in training, and the logits are h_p(r f) + h_g((1 - r) f). Clients minimise CE + lambda MMD(f, f'), where f'
+    are the features of the received body in evaluation mode; MMD is the mean over all pairs of examples of
     sum_s [k_s(f, f) + k_s(f', f') - 2 k_s(f, f')], k_s(a, b) = exp(-|a - b|^2 / (2 s)), s in 10, 15, 20, 50. Body, gate and h_p
     are trained, h_g and the received body are constants. A client sends h_p / 2 + h_g / 2 as its head. It keeps h_p, which at
     first is the initial head, and deploys h_p with the new body, gate and h_g, without noise.
 
-    Differs from the authors' code: there noise is drawn in tests, too (`test_noise`), which makes accuracies random; v starts as
-    random numbers; absent clients combine the new body with an old gate and h_g; and f' is taken in training mode.
+    Differs from the authors' code: there noise is drawn in tests, too (`test_noise`), which makes accuracies random; v starts
+    as random numbers; absent clients combine the new body with an old gate and h_g; and f' is taken in training mode.
     The paper's body was not at hand: formulas and defaults are those of the authors' code.
 
     Attributes:
@@ -54,23 +54,19 @@ class FedCP(Scored):
     gate: Gate = "learned"
     test_noise: bool = False
 
+    seeded = ("noise",)  # the key of noise in tests
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("mmd_weight", self.mmd_weight, 0)
         one_of("gate", self.gate, get_args(Gate))
 
-    @property
-    def seeded(self) -> tuple[str, ...]:
-        return ("noise",) if self._is_noisy else ()
-
-    @property
-    def _is_noisy(self) -> bool:
-        return self.test_noise and self.gate == "learned"
-
     # What there is
 
     def init(self, task: Task) -> State:
-        linear_classifier(algorithms.name_of(self), "splits features between this one and", task.model, task.initial_params())
+        linear_classifier(
+            algorithms.name_of(self), "splits features between this one and", task.model, task.initial_params()
+        )
         state = super().init(task)
         own = init_gate(task.model.feature_dim, task.generator_for("fedcp", task.initial_model))
         return {**state, "params": state["params"] | task.place(own)}
@@ -79,8 +75,6 @@ class FedCP(Scored):
         return classifier_part(params)
 
     def init_server(self, task: Task, params: Tree) -> Tree:
-        if not self._is_noisy:
-            return {}
         drawn = torch.empty((), dtype=torch.long).random_(generator=task.generator_for("fedcp-noise"))
         return {"noise": drawn.to(task.device)}
 
@@ -123,24 +117,24 @@ class FedCP(Scored):
     # What is deployed
 
     def deployed_model(self, task: Task) -> Model:
-        return wrap(Gated, task.model, self._is_noisy) if self.gate == "learned" else task.model
+        return wrap(Gated, task.model, self.test_noise) if self.gate == "learned" else task.model
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        params = self._deployed(view.params, view.client, view.params) | view.server
+        params = self._deployed(view.params, view.client, view.params, view.server)
         return {"params": params, "buffers": view.buffers}
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, own = super().local_models(state, outputs), outputs.result.client
         received = tree.map(lambda leaf, one: leaf.expand_as(one), classifier_part(state["params"]), own)
         noise = {name: leaf.expand(len(tree.leaves(own)[0])) for name, leaf in state["server"].items()}
-        return {**models, "params": self._deployed(models["params"], own, received) | noise}
+        return {**models, "params": self._deployed(models["params"], own, received, noise)}
 
-    def _deployed(self, params: Tree, own: Tree, received: Tree) -> Tree:
+    def _deployed(self, params: Tree, own: Tree, received: Tree, noise: Tree) -> Tree:
         if self.gate != "learned":
             kept = {name: leaf for name, leaf in params.items() if not name.startswith("gate.")}
             return kept | (own if self.gate == "personal" else classifier_part(received))
         other = {f"received.{name}": received[f"classifier.{name}"] for name in ("weight", "bias")}
-        return params | own | other
+        return params | own | other | (noise if self.test_noise else {})
 
 
 def mmd(features: Tensor, received: Tensor, mask: Tensor | None) -> Tensor:

@@ -59,10 +59,13 @@ class FedDBE(Scored):
         above("mu", self.mu, 0)
         between("mu", self.mu, 0, 1)
 
+    def init(self, task: Task) -> State:
+        linear_classifier(algorithms.name_of(self), "moves what is read by", task.model, task.initial_params())
+        return super().init(task)
+
     # On one client
 
     def init_client(self, task: Task, params: Tree) -> Tree:
-        linear_classifier(algorithms.name_of(self), "moves what is read by", task.model, params)
         return {_SHIFT: self._blank(task)}
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Average, LocalResult, State, above, at_least, cross_entropy, registered, tree
+from algorithms import LocalResult, State, above, at_least, cross_entropy, registered, tree
 from algorithms.shared.partial import KeepsPrivate, check_classifier, descend_on, layers_of, whole
 from algorithms.shared.passes import class_means, first_pass, visited_in_a_pass
 from algorithms.shared.scored import Scored
@@ -35,9 +35,9 @@ class FedPAC(Scored, KeepsPrivate):
     these prototypes. G_c is their mean by examples of the class, in the last cohort. Body: as FedAvg.
 
     A new head of client i is sum_j a_ij h_j over its cohort, where a_i on the simplex minimises a' P a with
-    P_jk = [j = k] V_j + sum_c <H_i[c] - H_j[c], H_i[c] - H_k[c]>; weights below 1e-3 are 0, and the others are normalised. H and V
-    are from before training, heads from after it. A client with one example has V = 0, and keeps its own head. Clients that
-    are absent keep theirs. The epoch of the head counts among the examples trained on.
+    P_jk = [j = k] V_j + sum_c <H_i[c] - H_j[c], H_i[c] - H_k[c]>; weights below 1e-3 are 0, and the others are normalised. H
+    and V are from before training, heads from after it. A client with one example has V = 0, and keeps its own head. Clients
+    that are absent keep theirs. The epoch of the head counts among the examples trained on.
 
     Differs from the authors' code: P is the sum of a Gram matrix and of variances, so that no eigenvalue need be raised; a
     class that the last cohort does not hold ends no run.
@@ -131,7 +131,9 @@ class FedPAC(Scored, KeepsPrivate):
         weights = head_weights(update["means"], update["variance"])
         heads = tree.map(lambda leaf: torch.tensordot(weights.to(leaf.dtype), leaf, dims=1), update["head"])
         mixed = {**client, "params": {**client["params"], **heads}}
-        after = super().finish_round(task, state, cohort, ClientOutputs(LocalResult(update, mixed, measured), outputs.buffers))
+        after = super().finish_round(
+            task, state, cohort, ClientOutputs(LocalResult(update, mixed, measured), outputs.buffers)
+        )
         own = weights.diagonal().mean().to(task.dtype)
         return {**after, "server": {**after["server"], "own_weight": own}}
 
@@ -160,7 +162,7 @@ class FedPAC(Scored, KeepsPrivate):
         return True
 
     def traffic(self, task: Task) -> int:
-        # Of prototypes one batch at one client tells too little: those of all classes, both ways, but none before the first round.
+        # One batch does not have all classes. Prototypes of all go both ways, but none down before the first round.
         size = task.model.num_classes * task.model.feature_dim * task.dtype.itemsize
         params, buffers = task.initial_params(), task.initial_buffers()
         body, head = tree.num_bytes(encoder_part(params)), tree.num_bytes(params) - tree.num_bytes(encoder_part(params))
@@ -179,13 +181,18 @@ def head_weights(means: Tensor, variances: Tensor) -> Tensor:
         means: H [K, num_classes, d].
         variances: V [K].
     """
-    flat, variances = means.flatten(1).double().cpu(), variances.double().cpu()
     rows = []
-    for position, own in enumerate(flat):
-        apart = own - flat
-        problem = torch.diag(variances) + apart @ apart.T
-        alone = torch.eye(len(flat), dtype=torch.double)[position]
+    for position in range(len(means)):
+        problem = head_problem(means, variances, position)
+        alone = torch.eye(len(means), dtype=torch.double)[position]
         weights = minimum_on_simplex(problem) if tree.all_finite(problem) else alone
         kept = torch.where(weights < _LEAST, 0, weights)
         rows.append(kept / kept.sum())
     return torch.stack(rows).to(means.device)
+
+
+def head_problem(means: Tensor, variances: Tensor, position: int) -> Tensor:
+    """P of one client of the cohort: [K, K], double, on the host."""
+    flat = means.flatten(1).double().cpu()
+    apart = flat[position] - flat
+    return torch.diag(variances.double().cpu()) + apart @ apart.T

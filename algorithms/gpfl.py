@@ -32,10 +32,10 @@ class GPFL(Scored, KeepsPrivate):
 
     gamma(c) = LN(ReLU(A c + a)), and beta(c) likewise with weights of its own; V(f, c) = ReLU(f (1 + gamma(c)) + beta(c)).
     With g = mean_c E_c, p = sum_c pi_c E_c and a client's label shares pi, the features f give f_P = V(f, p) and f_G = V(f, g).
-    Clients minimise CE(h(f_P), y) + CE(cos(f_G, E), y) + lambda |f_G - E'_y|, a norm over the whole batch, not squared, where E'
-    is E as received; g and p are constants of a round, from E'. Clients deploy h(V(b(x), p)). E starts standard normal. E and V
-    have a weight decay of their own; the rest of their training is that of the model. lambda is tied to the batch size, since
-    the norm grows with its root.
+    Clients minimise CE(h(f_P), y) + CE(cos(f_G, E), y) + lambda |f_G - E'_y|, a norm over the whole batch, not squared, where
+    E' is E as received; g and p are constants of a round, from E'. Clients deploy h(V(b(x), p)). E starts standard normal. E
+    and V have a weight decay of their own; the rest of their training is that of the model. lambda is tied to the batch size: the
+    norm grows with its root.
 
     Differs from the authors' code: there g and p are from the E that a client has trained itself, before it takes the received
     one (`stale_conditions`).
@@ -154,8 +154,6 @@ def _routes(params: Tree, condition: Tensor) -> list[Tensor]:
     """gamma and beta of a condition [d]."""
     found = []
     for route in _ROUTES:
-        linear, norm = (
-            [params[f"gpfl.{route}.{part}{name}"] for name in ("weight", "bias")] for part in ("", "norm.")
-        )
+        linear, norm = ([params[f"gpfl.{route}.{part}{name}"] for name in ("weight", "bias")] for part in ("", "norm."))
         found.append(F.layer_norm(F.relu(F.linear(condition, *linear)), condition.shape[-1:], *norm))
     return found

@@ -82,7 +82,7 @@ def gate(params: Params, features: Tensor, direction: Tensor, noise: Tensor | No
 
 
 def gumbel(key: Tensor, features: Tensor) -> Tensor:
-    """Standard Gumbel noise [B, 2, d] for features [B, d], as a function of a key; that of a row depends on its number alone."""
+    """Standard Gumbel noise [B, 2, d] for features [B, d], as a function of a key; that of row i does not depend on B."""
     rows, width = features.shape
     uniform = uniform_from_keys(keys_from(key, rows), 2 * width).add(2**-25)  # in (0, 1)
     return -torch.log(-torch.log(uniform)).to(features.dtype).unflatten(1, (2, width))

@@ -146,6 +146,10 @@ TOYS = {
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([0, 0],)),  # the counter of a local model stays
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, templates_are_bounds=True),
+    "fedbn": Toy(counters=([2, 4],)),
+    "fedamp": Toy(counters=([2, 4],)),
+    "fedas": Toy(counters=([4, 8],)),  # of the alignment, too
+    "fedpac": Toy(deep={"alignment_weight": 0.0}, exchanges_less=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,
