@@ -32,7 +32,8 @@ class FedAS(Scored, PartlyShared):
     examples in the batch. Then body and head train together as in FedPer, with momentum that starts anew. After that,
     F_i = sum over the batches of a pass of |gradient of the mean cross-entropy|^2, of all params, in evaluation mode; the
     server's body is the mean by F_i, or by examples if all F_i are 0. Both passes count among the examples trained on. In the
-    first participation the old body is the initial one. Running statistics stay with the client.
+    first participation the old body is the initial one. Running statistics stay with the client; class means are in evaluation
+    mode, so that a deep model with batch normalisation may diverge in its first rounds, when they are far off.
 
     F_i grows with the number of batches, and is near 0 where a client fits its data, as one does at once that holds a single
     class: then those count that are not yet trained. The metric `effective_clients` is exp of the entropy of the weights.

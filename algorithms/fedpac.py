@@ -33,6 +33,7 @@ class FedPAC(Scored, KeepsPrivate):
     body for the epochs of a round on CE + lambda MSE(f, G_y), the head frozen; G_c are the server's prototypes, or mu_c of a
     class without one; before there are any, lambda is 0. Then it takes its class means again, and sends body, head, V, H and
     these prototypes. G_c is their mean by examples of the class, in the last cohort. Body: as FedAvg.
+    A deep model with batch normalisation may diverge in its first rounds, when running statistics are far off.
 
     A new head of client i is sum_j a_ij h_j over its cohort, where a_i on the simplex minimises a' P a with
     P_jk = [j = k] V_j + sum_c <H_i[c] - H_j[c], H_i[c] - H_k[c]>; weights below 1e-3 are 0, and the others are normalised. H

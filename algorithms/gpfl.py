@@ -34,7 +34,7 @@ class GPFL(Scored, KeepsPrivate):
     With g = mean_c E_c, p = sum_c pi_c E_c and a client's label shares pi, the features f give f_P = V(f, p) and f_G = V(f, g).
     Clients minimise CE(h(f_P), y) + CE(cos(f_G, E), y) + lambda |f_G - E'_y|, a norm over the whole batch, not squared, where
     E' is E as received; g and p are constants of a round, from E'. Clients deploy h(V(b(x), p)). E starts standard normal. E
-    and V have a weight decay of their own; the rest of their training is that of the model. lambda is tied to the batch size: the
+    and V have a weight decay of their own; else they train as the model does. lambda is tied to the batch size, as the
     norm grows with its root.
 
     Differs from the authors' code: there g and p are from the E that a client has trained itself, before it takes the received

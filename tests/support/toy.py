@@ -99,6 +99,7 @@ TESTED_ELSEWHERE = {
         (("fedexp", "eps"), ("fedexp", "eps_per_client")),
         "test_server_steps.py: where clients disagree so much that the step is longer than 1",
     ),
+    ("fedala", "threshold"): "test_personal_models.py: epochs of a first use",
     ("fedproto", "carry"): "test_features.py: a class that a cohort does not hold",
     ("fedproto", "predict"): "test_features.py: predictions",
 }
@@ -148,7 +149,8 @@ TOYS = {
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, templates_are_bounds=True),
     "fedbn": Toy(counters=([2, 4],)),
     "fedamp": Toy(counters=([2, 4],)),
-    "fedas": Toy(counters=([4, 8],)),  # of the alignment, too
+    "fedas": Toy(counters=([2, 4],), deep={"alignment_lr": 0.0}),
+    "feddbe": Toy(options={"mu": 0.5}),  # of which debias makes a difference
     "fedpac": Toy(deep={"alignment_weight": 0.0}, exchanges_less=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
