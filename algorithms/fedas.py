@@ -32,8 +32,8 @@ class FedAS(Scored, PartlyShared):
     examples in the batch. Then body and head train together as in FedPer, with momentum that starts anew. After that,
     F_i = sum over the batches of a pass of |gradient of the mean cross-entropy|^2, of all params, in evaluation mode; the
     server's body is the mean by F_i, or by examples if all F_i are 0. Both passes count among the examples trained on. In the
-    first participation the old body is the initial one. Running statistics stay with the client; class means are in evaluation
-    mode, so that a deep model with batch normalisation may diverge in its first rounds, when they are far off.
+    first participation the old body is the initial one. Running statistics stay with the client; class means are in training
+    mode, as the alignment is.
 
     F_i grows with the number of batches, and is near 0 where a client fits its data, as one does at once that holds a single
     class: then those count that are not yet trained. The metric `effective_clients` is exp of the entropy of the weights.
@@ -99,8 +99,7 @@ class FedAS(Scored, PartlyShared):
         model, one_pass = self.received_model(view), first_pass(plan, view)
         if not self.alignment_lr:
             return model
-        old = replace(view, model=view.model.copy(view.client["buffers"]))
-        means = class_means(view.client["params"], data, one_pass, old).means
+        means = class_means(view.client["params"], data, one_pass, view).means
         plain = replace(view.settings, lr=self.alignment_lr, momentum=0.0, weight_decay=0.0)
         *body, _ = layers_of(view.params)
         own = replace(view, settings=plain, server={"means": means})
@@ -125,6 +124,10 @@ class FedAS(Scored, PartlyShared):
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return view.client if self.scored == "after" else self.aligned(data, plan, view)
+
+    def result_template(self, state: State) -> Tree:
+        fisher = {"fisher": tree.leaves(state["params"])[0].flatten()[0]} if self.weighting == "fisher" else {}
+        return {**super().result_template(state), **fisher}
 
     # On the server
 

@@ -28,12 +28,11 @@ _LEAST = 1e-3  # of a weight that is not taken for 0
 class FedPAC(Scored, KeepsPrivate):
     """FedRep with an alignment of features and a collaboration of heads. The body is shared; every client has a head.
 
-    With the received body, and evaluation mode, a client takes its class means mu_c of the features, H_c = pi_c mu_c with its
+    With the received body, in training mode, a client takes its class means mu_c of the features, H_c = pi_c mu_c with its
     label shares pi, and V = (mean |f|^2 - sum_c |H_c|^2) / n. It trains its head for one epoch, the body frozen, and then its
     body for the epochs of a round on CE + lambda MSE(f, G_y), the head frozen; G_c are the server's prototypes, or mu_c of a
     class without one; before there are any, lambda is 0. Then it takes its class means again, and sends body, head, V, H and
     these prototypes. G_c is their mean by examples of the class, in the last cohort. Body: as FedAvg.
-    A deep model with batch normalisation may diverge in its first rounds, when running statistics are far off.
 
     A new head of client i is sum_j a_ij h_j over its cohort, where a_i on the simplex minimises a' P a with
     P_jk = [j = k] V_j + sum_c <H_i[c] - H_j[c], H_i[c] - H_k[c]>; weights below 1e-3 are 0, and the others are normalised. H
@@ -86,8 +85,7 @@ class FedPAC(Scored, KeepsPrivate):
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         model, one_pass = whole(view), first_pass(plan, view)
-        as_received = replace(view, model=view.model.copy(model["buffers"]))
-        before = class_means(model["params"], data, one_pass, as_received)
+        before = class_means(model["params"], data, one_pass, view)
         shares = before.counts / before.counts.sum()
         means = shares[:, None] * before.means
         variance = ((before.squares / before.counts.sum() - means.square().sum()) / before.counts.sum()).clamp(min=0)
@@ -99,8 +97,7 @@ class FedPAC(Scored, KeepsPrivate):
         targets = {"targets": torch.where(known[:, None], prototypes, before.means), "known": known}
         model = descend_on(body, self.local_loss, model, data, plan, replace(view, server=targets))
 
-        trained = replace(view, model=view.model.copy(model["buffers"]))
-        after = class_means(model["params"], data, one_pass, trained)
+        after = class_means(model["params"], data, one_pass, view)
         sent = {
             "delta": self.sent(model, view),
             "head": self.private(model)["params"],

@@ -50,7 +50,7 @@ def joined(plan: BatchPlan) -> BatchIndex:
 
 
 class ClassMeans(NamedTuple):
-    """Of the features of a client's examples, in evaluation mode.
+    """Of the features of a client's examples.
 
     Attributes:
         means: [num_classes, d]; 0 for classes without an example.
@@ -65,8 +65,9 @@ class ClassMeans(NamedTuple):
 
 @torch.no_grad()
 def class_means(params: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> ClassMeans:
-    """Over the batches of a plan; of images as augmented for training."""
-    model, num_classes = view.model.copy(), len(view.label_counts)
+    """Over the batches of a plan, of images as augmented, in training mode: as in the steps that follow. Leaves running
+    statistics and masks of dropout as they are."""
+    model, num_classes = view.model.twin(), len(view.label_counts)
     totals = counts = squares = torch.zeros_like(view.num_examples)
     for index in plan:
         batch = data.take(index)

@@ -149,9 +149,9 @@ TOYS = {
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, templates_are_bounds=True),
     "fedbn": Toy(counters=([2, 4],)),
     "fedamp": Toy(counters=([2, 4],)),
-    "fedas": Toy(counters=([2, 4],), deep={"alignment_lr": 0.0}),
+    "fedas": Toy(counters=([4, 8],)),  # the alignment counts, too
     "feddbe": Toy(options={"mu": 0.5}),  # of which debias makes a difference
-    "fedpac": Toy(deep={"alignment_weight": 0.0}, exchanges_less=True),
+    "fedpac": Toy(exchanges_less=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,

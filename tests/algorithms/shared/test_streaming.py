@@ -19,7 +19,7 @@ from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, 
 ALONE = ["local", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
 WRAPPERS += ["finetune", "finetune-head", "finetune-body", "fedcollab", "feddisco"]
-OWN = ["fedcat", "fedcat-gc", "fedcat-dc"]  # conclude rounds in their own way
+OWN = ["fedcat", "fedcat-gc", "fedcat-dc", "fedpac"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 CLUSTERED += ["fedcluster", "kmeans"]
 MEANS = [name for name in algorithms.REGISTRY if name not in ALONE + WRAPPERS + OWN + CLUSTERED]
@@ -74,7 +74,8 @@ def test_a_round_is_streamed_if_its_results_pass_the_limit(name, streamed):
     method, task = toy_method(name), toy_task()
     start = method.init(task)
     cohort = task.sample_cohort(0)
-    num_bytes = tree.num_bytes(method.map_clients(task, method.local_update, cohort, start))
+    outputs = method.map_clients(task, method.local_update, cohort, start)
+    num_bytes = tree.num_bytes(outputs) - tree.num_bytes(outputs.result.metrics)
     if name == "fednova":
         num_bytes -= 8 * len(cohort.ids)  # the amount of work, one number of each client
     method.step(replace(task, largest_stack=num_bytes), start)
