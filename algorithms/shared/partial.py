@@ -23,11 +23,105 @@ FitPrivate = Literal["absent", "all", "none"]
 
 
 @dataclass(frozen=True)
-class PartialSharing(RoundBased):
+class PartlyShared(RoundBased):
+    """FedAvg of those params and buffers that `shared` picks. The server's others are the initial ones, which it neither sends
+    nor receives."""
+
+    def shared(self, model: Tree) -> Tree:
+        """What is shared of a model: of its "params" and "buffers"."""
+        raise NotImplementedError
+
+    def private(self, model: Tree) -> Tree:
+        """All the rest of it."""
+        shared = self.shared(model)
+        return {
+            key: {name: leaf for name, leaf in leaves.items() if name not in shared[key]}
+            for key, leaves in model.items()
+        }
+
+    def client_weights(self, cohort: Cohort) -> Tensor:
+        """By which the server weighs the clients' parts [K]."""
+        return cohort.weights
+
+    @property
+    def weighs_clients(self) -> bool:
+        return True
+
+    # On one client
+
+    def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        """A client's model after local training: all of it at once.
+
+        Args:
+            model: "params" and "buffers" that the client starts from, the shared ones as received.
+        """
+        return descend_on(layers_of(view.params), self.local_loss, model, data, plan, view)
+
+    def kept(self, model: Tree) -> Tree:
+        """What a client keeps of its model until it takes part again."""
+        return {}
+
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        model = self.trained(whole(view), data, plan, view)
+        return LocalResult({"delta": self.sent(model, view)}, self.kept(model))
+
+    def sent(self, model: Tree, view: ClientView) -> Tree:
+        """The change of the shared params of a trained model. Its shared buffers, and no others, are left for the server."""
+        sent, received = self.shared(model), self.shared({"params": view.params, "buffers": view.buffers})
+        view.model.buffers.clear()
+        view.model.buffers.update(sent["buffers"])
+        return tree.subtract(sent["params"], received["params"])
+
+    # On the server
+
+    def downloads(self, state: State) -> Tree:
+        return self.shared({key: state[key] for key in ("params", "buffers")})
+
+    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
+        return {"delta": Average(updates["delta"], self.client_weights(cohort))}
+
+    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        return {**params, **_moved(params, update["delta"])}, server
+
+    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
+        return {**buffers, **average_buffers(trained, self.client_weights(cohort))}
+
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
+        size = len(tree.leaves(outputs)[0])
+        start = {
+            key: tree.map(lambda leaf: leaf.expand(size, *leaf.shape), state[key]) for key in ("params", "buffers")
+        }
+        moved, kept = _moved(state["params"], outputs.result.update["delta"]), outputs.result.client
+        return {
+            "params": {**start["params"], **moved, **kept.get("params", {})},
+            "buffers": {**start["buffers"], **outputs.buffers, **kept.get("buffers", {})},
+        }
+
+    def result_template(self, state: State) -> Tree:
+        return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
+
+
+@dataclass(frozen=True)
+class KeepsPrivate(PartlyShared):
+    """Partial sharing in which each client goes on training its own private part, and deploys that with the shared one."""
+
+    personal = True
+
+    def init_client(self, task: Task, params: Tree) -> Tree:
+        return self.kept({"params": params, "buffers": task.initial_buffers()})
+
+    def kept(self, model: Tree) -> Tree:
+        return self.private(model)
+
+    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        return whole(view)
+
+
+@dataclass(frozen=True)
+class PartialSharing(PartlyShared):
     """FedAvg of one part of the model. The head is the last layers, at least the classifier; the body is all others.
 
-    A batch normalisation and its running statistics belong to the layer whose outputs it normalises. The server's params of
-    the part that is not shared are the initial ones, which it neither sends nor receives.
+    A batch normalisation and its running statistics belong to the layer whose outputs it normalises.
 
     Attributes:
         head_layers: number of convolutions and linear layers that make up the head, counted from the last one, >= 0.
@@ -50,6 +144,13 @@ class PartialSharing(RoundBased):
     def weighs_clients(self) -> bool:
         return self.weighting == "examples"
 
+    def client_weights(self, cohort: Cohort) -> Tensor:
+        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+
+    def shared(self, model: Tree) -> Tree:
+        layers = self.shared_layers(model["params"])
+        return {key: pick(leaves, layers) for key, leaves in model.items()}
+
     def shared_layers(self, params: Iterable[str]) -> list[str]:
         """Names of the layers that are shared, of a model with these params."""
         layers = layers_of(params)
@@ -60,30 +161,6 @@ class PartialSharing(RoundBased):
         """Names of all other layers."""
         shared = self.shared_layers(params)
         return [layer for layer in layers_of(params) if layer not in shared]
-
-    # On one client
-
-    def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        """A client's model after local training: all of it at once.
-
-        Args:
-            model: "params" and "buffers" that the client starts from, the shared ones as received.
-        """
-        return descend_on(layers_of(view.params), self.local_loss, model, data, plan, view)
-
-    def kept(self, model: Tree) -> Tree:
-        """What a client keeps of its model until it takes part again."""
-        return {}
-
-    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        model, shared = self.trained(_whole(view), data, plan, view), self.shared_layers(view.params)
-        sent, received = (pick(params, shared) for params in (model["params"], view.params))
-        # What is left here goes to the server: of the statistics, those of the shared part.
-        view.model.buffers.clear()
-        view.model.buffers.update(pick(model["buffers"], shared))
-        return LocalResult({"delta": tree.subtract(sent, received)}, self.kept(model))
-
-    # On the server
 
     def init(self, task: Task) -> State:
         name, kind, layers = algorithms.name_of(self), type(task.model).__name__, len(task.model.layers())
@@ -101,41 +178,9 @@ class PartialSharing(RoundBased):
             )
         return super().init(task)
 
-    def downloads(self, state: State) -> Tree:
-        shared = self.shared_layers(state["params"])
-        return {key: pick(state[key], shared) for key in ("params", "buffers")}
-
-    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        return {"delta": Average(updates["delta"], self._weights(cohort))}
-
-    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        delta = update["delta"]
-        return {**params, **tree.add(pick(params, layers_of(delta)), delta)}, server
-
-    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
-        return {**buffers, **average_buffers(trained, self._weights(cohort))}
-
-    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
-        size = len(tree.leaves(outputs)[0])
-        start = {
-            key: tree.map(lambda leaf: leaf.expand(size, *leaf.shape), state[key]) for key in ("params", "buffers")
-        }
-        delta, kept = outputs.result.update["delta"], outputs.result.client
-        moved = tree.add(pick(state["params"], layers_of(delta)), delta)
-        return {
-            "params": {**start["params"], **moved, **kept.get("params", {})},
-            "buffers": {**start["buffers"], **outputs.buffers, **kept.get("buffers", {})},
-        }
-
-    def result_template(self, state: State) -> Tree:
-        return {"shared": self.downloads(state), "client": state["clients"]["fresh"]}
-
-    def _weights(self, cohort: Cohort) -> Tensor:
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
-
 
 @dataclass(frozen=True)
-class PersonalPart(PartialSharing):
+class PersonalPart(KeepsPrivate, PartialSharing):
     """Partial sharing in which each client goes on training its own private part, and deploys that with the shared one.
 
     A client that has not yet taken part has an untrained private part, which does not fit the shared one. By default it
@@ -149,8 +194,6 @@ class PersonalPart(PartialSharing):
 
     fit_private: FitPrivate = "absent"
 
-    personal = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("fit_private", self.fit_private, get_args(FitPrivate))
@@ -158,16 +201,6 @@ class PersonalPart(PartialSharing):
     def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         """A client's model with its private part trained, the shared one frozen."""
         return descend_on(self.private_layers(view.params), self.local_loss, model, data, plan, view)
-
-    def init_client(self, task: Task, params: Tree) -> Tree:
-        return self.kept({"params": params, "buffers": task.initial_buffers()})
-
-    def kept(self, model: Tree) -> Tree:
-        private = self.private_layers(model["params"])
-        return {key: pick(model[key], private) for key in ("params", "buffers")}
-
-    def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        return _whole(view)
 
     def to_fit(self, state: State, client_ids: Tensor) -> list[int]:
         """Positions of the clients that train their private part before they deploy."""
@@ -182,7 +215,7 @@ class PersonalPart(PartialSharing):
             return deployed
 
         def fit(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-            return self.fitted(_whole(view), data, plan, view)
+            return self.fitted(whole(view), data, plan, view)
 
         found = self.map_clients(task, fit, task.cohort(client_ids[positions]), state).result
         where = positions.to(task.device)
@@ -244,12 +277,17 @@ def check_classifier(model: Model, does: str) -> None:
         )
 
 
+def whole(view: ClientView) -> Tree:
+    """The model that a client starts from: what it received, and what it kept."""
+    received = {"params": view.params, "buffers": view.buffers}
+    return {key: {**leaves, **view.client.get(key, {})} for key, leaves in received.items()}
+
+
 def _layer(name: str) -> str:
     """The layer of a param or buffer."""
     return name.rpartition(".")[0].removesuffix(".norm")
 
 
-def _whole(view: ClientView) -> Tree:
-    """The model that a client starts from: what it received, and what it kept."""
-    received = {"params": view.params, "buffers": view.buffers}
-    return {key: {**leaves, **view.client.get(key, {})} for key, leaves in received.items()}
+def _moved(params: Tree, delta: Tree) -> Tree:
+    """Those params that a change is of, after it."""
+    return tree.add({name: params[name] for name in delta}, delta)

@@ -83,7 +83,7 @@ class RoundBased(RoundHooks):
     def _finished(self, task: Task, state: State, cohort: Cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
-        examples = self.passes_per_example * task.num_trained(cohort, self.smallest_batch)
+        examples = sum(self.visits(task.settings, size) for size in task.sizes(cohort.ids))
         spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "costs": spent}
 
@@ -149,6 +149,10 @@ class RoundBased(RoundHooks):
         """How often local training computes a gradient of each example that it visits."""
         return 1
 
+    def visits(self, settings: Settings, num_examples: int) -> int:
+        """Examples of which a client with so many computes gradients in one round, repetitions included."""
+        return self.passes_per_example * settings.num_visited(num_examples, self.smallest_batch)
+
     @property
     def weighs_clients(self) -> bool:
         """Whether `cohort.weights` are the weights of a cohort's models on the server: yes, unless the method has a hook in
@@ -195,7 +199,7 @@ class RoundBased(RoundHooks):
         return round(task.cohort_share * task.settings.rounds * per_round)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        return self.passes_per_example * settings.rounds * settings.num_visited(num_examples, self.smallest_batch)
+        return settings.rounds * self.visits(settings, num_examples)
 
     def state_templates(self, task: Task) -> list[State]:
         return [{**self.init(task), "round": self.num_rounds(task.settings)}]

@@ -134,6 +134,7 @@ TESTED_ELSEWHERE = {
         (("fedexp", "eps"), ("fedexp", "eps_per_client")),
         "test_server_steps.py: where clients disagree so much that the step is longer than 1",
     ),
+    ("fedala", "threshold"): "test_personal_models.py: epochs of a first use",
     ("fedproto", "carry"): "test_features.py: a class that a cohort does not hold",
     ("fedproto", "predict"): "test_features.py: predictions",
     **dict.fromkeys(
@@ -198,6 +199,11 @@ TOYS = {
     "per-fedavg": Toy(counters=([0, 0],)),  # buffers stay
     "pfedme": Toy(counters=([0, 0],)),  # the counter of a local model stays
     "fedcollab": Toy(counters=_CLUSTERED, smallest_client=2, templates_are_bounds=True),
+    "fedbn": Toy(counters=([2, 4],)),
+    "fedamp": Toy(counters=([2, 4],)),
+    "fedas": Toy(counters=([4, 8],)),  # the alignment counts, too
+    "feddbe": Toy(options={"mu": 0.5}),  # of which debias makes a difference
+    "fedpac": Toy(exchanges_less=True),
     "fedcat": _CAT,
     "fedcat-gc": _CAT,
     "fedcat-dc": _CAT,

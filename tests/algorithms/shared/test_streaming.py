@@ -19,7 +19,7 @@ from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, 
 ALONE = ["local", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
 WRAPPERS += ["finetune", "finetune-head", "finetune-body", "fedcollab", "feddisco"]
-OWN = ["fedcat", "fedcat-gc", "fedcat-dc", "fedawa"]  # conclude rounds in their own way
+OWN = ["fedcat", "fedcat-gc", "fedcat-dc", "fedawa", "fedpac"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 CLUSTERED += ["fedcluster", "kmeans"]
 MEANS = [name for name in algorithms.REGISTRY if name not in ALONE + WRAPPERS + OWN + CLUSTERED]
