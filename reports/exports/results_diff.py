@@ -16,7 +16,7 @@ from reports.tables.published_comparison import own_value
 from reports.tables.records import Records, ReportedRecord
 
 _MOST_NAMED = 10
-_FACTS = ("commit", "device", "tf32", "engine", "threads", "block", "data")
+_FACTS = ("commit", "processor", "device", "tf32", "engine", "threads", "block", "data")
 
 
 @dataclass(frozen=True)
