@@ -32,6 +32,7 @@ from bench.cli.pipeline import print_saved, read_machines, run_experiment, stora
 from bench.cli.reproduction import reproduction
 from bench.cli.status import status
 from bench.cli.tune import tune
+from bench.cli.verify import verify
 from bench.errors import require_known
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ app.command()(check)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(compare)
+app.command()(verify)
 app.command()(status)
 app.command()(reproduction)
 

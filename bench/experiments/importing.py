@@ -16,6 +16,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import merge_cells
+from bench.results import authors
 from bench.results.equality import differences
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
@@ -81,6 +82,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
     if not dry_run:
         _take_partitions(there, here)
+        authors.take(there, here, merged.taken)
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:
