@@ -199,8 +199,9 @@ class Verifier:
         unlike = _unlike(record, device)
         largest = _largest_gap(there, here)
         if unlike and largest is not None and largest <= self._tolerance:
-            points = f"accuracies of {count} within {100 * largest:.2g} points"
-            return Verdict(WITHIN_TOLERANCE, f"{points} ({'; '.join(unlike)}){code}", done, of)
+            points = f"accuracies of {count} within {100 * largest:.2g} points, though not bit for bit"
+            says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
+            return Verdict(WITHIN_TOLERANCE, says, done, of)
         reasons = f" ({'; '.join(unlike)})" if unlike else ""
         return Verdict(DIFFERS, f"DIFFERS in {difference} (stored and now){reasons}{code}", done, of)
 
