@@ -127,7 +127,8 @@ def _lines(
     found = []
     for method, own in runs.items():
         who = dict.fromkeys(named.of(run) or "not said" for run in own)
-        days = sorted(str(record["finished"])[:10] for record in own.values() if record.get("finished"))
+        ends = [record.get("finished") or record.get("started") for record in own.values()]
+        days = sorted(str(end)[:10] for end in ends if end)
         commits = dict.fromkeys(_short(record.get("commit")) for record in own.values())
         again = [confirmed[run] for run in own if run in confirmed]
         by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)

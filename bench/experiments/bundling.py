@@ -92,7 +92,8 @@ def _manifest(
     def counted(values: Iterable[Any]) -> dict[str, int]:
         return dict(sorted(Counter(str(value) for value in values if value is not None).items()))
 
-    times = sorted(str(record["finished"]) for record in records.values() if record.get("finished"))
+    ends = [record.get("finished") or record.get("started") for record in records.values()]
+    times = sorted(str(end) for end in ends if end)
     grids = {label: grid for label in labels if (grid := store.grid(label))}
     versions = [pair for record in records.values() for pair in record.get("versions", {}).items()]
     data = {
