@@ -23,7 +23,7 @@ from reports.tables.names import Names
 
 PAGE = "board.md"  # in the folder of a pool
 TOGETHER = "reports"  # likewise, the tables of grids that several directories hold
-_FORMATS = ("md", "tex", "csv")  # of these; a page of all together would only repeat those of the directories
+_FORMATS = ("md", "tex", "csv")  # of reports; a page, which is large, is written again where there is one
 _HEADER = ("method", "results of", "runs", "who", "when", "code", "verified")
 _HEAD = """\
 # Board
@@ -46,7 +46,7 @@ class _Line(NamedTuple):
 
 
 def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], list[str]]:
-    """Writes the reports of all grids of a pool, and its page; what still follows from its inputs stays as it is.
+    """Writes the tables of all grids of a pool, pages that are there, and the board; what still follows from its inputs stays as it is.
 
     Returns:
         The files, and a sentence for each thing in which directories contradict each other.
@@ -54,12 +54,12 @@ def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], list[str
     Raises:
         StoreError, ValueError, OSError: as `reports.api.GridReport.write`.
     """
-    paths = [
-        path
-        for store in stores
-        for name in store.grids()
-        for path in api.GridReport(store, *name.split("@", 1)).write().values()
-    ]
+    paths: list[Path] = []
+    for store in stores:
+        for name in store.grids():
+            has_page = (store.folder / "reports" / f"{name}.html").exists()
+            formats = (*_FORMATS, *["html"] * has_page)
+            paths += api.GridReport(store, *name.split("@", 1)).write(formats=formats).values()
     sentences: list[str] = []
     if several := _held_by_several(stores):
         with tempfile.TemporaryDirectory(prefix="skewbench-pool-") as pool:

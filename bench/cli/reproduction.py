@@ -53,7 +53,7 @@ def board(
         Path, typer.Argument(metavar="FOLDER", help="A folder of results directories, as docs/examples.")
     ],
 ) -> None:
-    """Write the reports of all results directories in a folder, and one page that says who trained what, and what is verified.
+    """Write the tables of all results directories in a folder, and one page that says who trained what, and what is verified.
 
     The page is FOLDER/board.md. Grids that several directories hold get tables of all together, in FOLDER/reports.
     """

@@ -27,7 +27,10 @@ def pool(folder):
 
 
 def test_a_stranger_s_results_stand_beside_ours_with_who_when_code_and_what_is_verified(tmp_path):
-    code = CliRunner().invoke(app, ["board", str(pool(tmp_path))], env={"COLUMNS": "300"})
+    page = pool(tmp_path) / "theirs" / "reports" / f"{LABEL}.html"
+    page.parent.mkdir(exist_ok=True)
+    page.write_text("of before")
+    code = CliRunner().invoke(app, ["board", str(tmp_path)], env={"COLUMNS": "300"})
     assert code.exit_code == 0, code.output
     assert (
         f"Run {AVG[0].id} has other numbers in theirs and in a directory before it (accuracy of round 1" in code.output
@@ -38,7 +41,8 @@ def test_a_stranger_s_results_stand_beside_ours_with_who_when_code_and_what_is_v
     assert "| FedProx | theirs | 3 |" in page and f"[all together](<reports/{LABEL}.md>)" in page
     together = (tmp_path / "reports" / f"{LABEL}.md").read_text()
     assert "FedAvg" in together and "FedProx" in together
-    assert (tmp_path / "theirs" / "reports" / f"{LABEL}.html").exists()
+    assert "FedProx" in (tmp_path / "theirs" / "reports" / f"{LABEL}.html").read_text()
+    assert not [*tmp_path.glob("ours/reports/*.html"), *tmp_path.glob("reports/*.html")]
 
 
 def test_a_verified_run_that_has_changed_since_is_not_verified(tmp_path):
