@@ -46,7 +46,7 @@ class _Line(NamedTuple):
 
 
 def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], list[str]]:
-    """Writes the tables of all grids of a pool, pages that are there, and the board; what still follows from its inputs stays as it is.
+    """Writes the tables of all grids of a pool, pages that are there, and the board; what still follows from its inputs stays.
 
     Returns:
         The files, and a sentence for each thing in which directories contradict each other.
