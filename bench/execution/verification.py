@@ -42,6 +42,7 @@ _COUNTED = ("round", "bytes_down", "bytes_up", "examples")  # equal on every pro
 _COMPARED = ("diagnostics", "client_accuracies")  # of a record, whose summary follows from its rounds
 _LIBRARIES = ("torch", "numpy")  # whose version may move numbers
 _PATIENCE = 4.0  # times --minutes; then a run that is slower here than its record says is compared as far as it is
+_LEAST_PATIENCE = 20.0  # minutes
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Limits:
     @property
     def deadline(self) -> float:
         """Until when a run may be trained that begins now, by `time.monotonic`."""
-        return time.monotonic() + _PATIENCE * 60 * self.minutes
+        return time.monotonic() + 60 * max(_LEAST_PATIENCE, _PATIENCE * self.minutes)
 
 
 WHOLE = Limits(minutes=math.inf)
