@@ -90,7 +90,7 @@ def verify(
             _say_facts(chosen)
     from bench.results.verified import CONFIRMED, DIFFERS, UNEVALUATED
 
-    say(", ".join(f"{count} {result}" for result, count in counts.items()) + ".")
+    say((", ".join(f"{count} {result}" for result, count in counts.items()) or "no run compared") + ".")
     if counts[DIFFERS] or damaged:
         raise typer.Exit(1)
     if not any(counts[result] for result in (*CONFIRMED, UNEVALUATED)):

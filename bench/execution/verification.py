@@ -247,6 +247,8 @@ def _contradiction(record: RunRecord, rows: Sequence[RoundRow]) -> str:
     follows = summarise(rows)
     for key, scores in record["summary"].items():
         for name, value in dict(scores).items():  # type: ignore[call-overload]
+            if name not in ACCURACIES:  # whether less of a metric of a lab is better, only its folder knows
+                continue
             found = follows.get(key, {}).get(name)  # type: ignore[attr-defined]
             if (key, found, value) == (
                 "last10_std",

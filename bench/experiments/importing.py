@@ -72,6 +72,7 @@ def merge_results(
 
 
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
+    named = authors.read(there)
     there.validate_all()
     here.validate_all()
     own = {run_id: record for run_id, record in here.records().items() if record["status"] in _FINISHED}
@@ -82,7 +83,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
     if not dry_run:
         _take_partitions(there, here)
-        authors.take(there, here, merged.taken)
+        authors.add(here, {run: name for run in merged.taken if (name := named.of(run))})
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:

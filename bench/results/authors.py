@@ -1,7 +1,7 @@
 """Who trained the runs of a results directory: `authors.json`, where somebody has said so."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bench.errors import StoreError
@@ -56,9 +56,8 @@ def text(authors: Authors) -> str:
     return json.dumps({**found, "runs": dict(sorted(authors.runs.items()))}, indent=1, ensure_ascii=False) + "\n"
 
 
-def take(there: Store, here: Store, run_ids: Iterable[str]) -> None:
-    """Writes into a directory who trained the runs that it has taken from another one, where that says so."""
-    theirs, ours = read(there), read(here)
-    taken = {run: name for run in run_ids if (name := theirs.of(run)) and name != ours.of(run)}
-    if taken:
-        write_file(here.folder / FILE, text(Authors({**ours.runs, **taken}, ours.others)))
+def add(store: Store, named: Mapping[str, str]) -> None:
+    """Writes into a directory who trained some of its runs, where it does not say so yet."""
+    said = read(store)
+    if new := {run: name for run, name in named.items() if name != said.of(run)}:
+        write_file(store.folder / FILE, text(Authors({**said.runs, **new}, said.others)))
