@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup quickstart queue test test-all test-tools torture format docs clean
+.PHONY: setup quickstart queue board test test-all test-tools torture format docs clean
 
 setup: .venv/ready
 
@@ -21,6 +21,10 @@ quickstart: setup
 QUEUE ?= $(HOME)/skewbench-queue
 queue: setup
 	$(BIN)/python -m tests.support.trial_queue $(QUEUE) --data-dir $${SKEWBENCH_DATA:-$(QUEUE)/data}
+
+# Reports of all results in docs/examples, and docs/examples/board.md: after results have come in.
+board: setup
+	$(BIN)/python -m bench board docs/examples
 
 # Five minutes on two cores.
 test: setup

@@ -1,6 +1,8 @@
-"""Memory and GPU use of this process, and the name of its device."""
+"""Memory and GPU use of this process, and the names of its device and its processor."""
 
 import contextlib
+import functools
+import platform
 import resource
 import shutil
 import statistics
@@ -44,6 +46,22 @@ def unique_memory_mb() -> float | None:
 def device_name(device: torch.device) -> str:
     """The model of a GPU, or "cpu"."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+
+
+@functools.cache
+def processor_name() -> str:
+    """The processor of this machine, as far as numbers depend on it: "Intel(R) Xeon(R) Processor, family 6, model 143, AVX512".
+    Virtual machines call different ones the same; the last word says which instructions torch uses."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    first: dict[str, str] = {}
+    for key, _, value in (line.partition(":") for line in lines):
+        first.setdefault(key.strip(), value.strip())
+    name = first.get("model name") or platform.processor() or platform.machine()
+    kind = [f"{word} {first[key]}" for word, key in (("family", "cpu family"), ("model", "model")) if key in first]
+    return ", ".join([name, *kind, torch.backends.cpu.get_cpu_capability()])
 
 
 class GpuUse:

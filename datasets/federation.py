@@ -1,5 +1,6 @@
 """A dataset partitioned over clients, as tensors on a device."""
 
+import hashlib
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,6 +57,16 @@ class Federation:
     def random_inputs(self) -> bool:
         """Whether training inputs are random: augmented or noisy."""
         return self.transform.random or self.noise_levels is not None
+
+    @property
+    def digest(self) -> str:
+        """Of who has which examples, with their labels, and who tests on which: 16 hex digits."""
+        found = hashlib.sha256()
+        for labels, clients in ((self.labels, self.clients), (self.test_labels, self.test_clients or ())):
+            on_host = labels.cpu()
+            for rows in clients:
+                found.update(f"/{len(rows)}/".encode() + torch.stack([rows, on_host[rows]]).numpy().tobytes())
+        return found.hexdigest()[:16]
 
     def on_features(self, features: Tensor) -> "Federation":
         """The same clients and labels, with features [n, dim] instead of training images."""

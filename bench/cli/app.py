@@ -29,9 +29,10 @@ from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing, listing_table
 from bench.cli.options import RESULTS
 from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
-from bench.cli.reproduction import reproduction
+from bench.cli.reproduction import board, reproduction
 from bench.cli.status import status
 from bench.cli.tune import tune
+from bench.cli.verify import verify
 from bench.errors import require_known
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ app.command()(check)
 app.command()(export)
 app.command(name="import")(import_)
 app.command()(compare)
+app.command()(verify)
 app.command()(status)
 app.command()(reproduction)
+app.command()(board)
 
 
 def _say_version(wanted: bool) -> None:

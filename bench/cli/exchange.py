@@ -19,21 +19,40 @@ if TYPE_CHECKING:
 
 
 def export(
-    grid: Annotated[str, typer.Option("--grid", help="Name of a grid that was run.")],
+    grid: Annotated[
+        str | None,
+        typer.Option("--grid", help="Name of a grid that was run; only a bundle may leave it out, and has all."),
+    ] = None,
     budget: given.StoredBudgetOption = None,
     to: Annotated[Path | None, typer.Option("--to", help="All rounds as a table: FILE.csv or FILE.parquet.")] = None,
     tensorboard: Annotated[
         Path | None, typer.Option(help="A folder for TensorBoard: one event file per run, named after its setting.")
     ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.zip", help="Records, rounds and grids in one file, to share: others import or verify it."
+        ),
+    ] = None,
+    author: Annotated[str | None, typer.Option(help="Of a bundle: who trained the runs.")] = None,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
-    """Write all rounds of all runs of a grid as one table, or for TensorBoard."""
+    """Write all rounds of all runs of a grid as one table, or for TensorBoard; or a bundle of results to share."""
     from bench.results.store import Store
 
     with explained():
-        if (to is None) == (tensorboard is None):
-            raise ValueError("Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard.")
+        if sum(place is not None for place in (to, tensorboard, bundle)) != 1:
+            raise ValueError(
+                "Name either a table by --to FILE.csv or FILE.parquet, or a folder by --tensorboard, or a bundle by --bundle."
+            )
+        if (bundle is None) != (author is None):
+            raise ValueError('A bundle says who trained its runs: --bundle FILE.zip --author "NAME".')
         store = Store(results_dir)
+        if bundle and author:
+            _write_bundle(bundle, author, store, grid, budget)
+            return
+        if not grid:
+            raise ValueError("Name a grid by --grid; only a bundle may have all of them.")
         label = _stored_name(store, grid, budget)
         expanded = store.grid(label)
         ids = {cell["run"] for cell in expanded["cells"] if cell["run"]}
@@ -50,7 +69,7 @@ def export(
 
 
 def import_(
-    other: Annotated[Path, typer.Argument(help="A results directory, of another machine for example.")],
+    other: Annotated[Path, typer.Argument(help="A results directory, of another machine for example, or a bundle.")],
     dry_run: given.DryRunOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
@@ -60,12 +79,14 @@ def import_(
     """
     with explained():
         from bench.experiments.importing import merge_results
+        from bench.results.bundles import opened
         from bench.results.store import Store
 
-        there, here = Store(other), Store(results_dir)
-        found = merge_results(there, here, dry_run, warn)
-    name_damaged(there, looked=True)
-    name_damaged(here, looked=True)
+        here = Store(results_dir)
+        with opened(other) as there:
+            found = merge_results(there, here, dry_run, warn)
+            name_damaged(there, looked=True)
+        name_damaged(here, looked=True)
     verb = "would be taken" if dry_run else "taken"
     say(
         f"{len(found.taken)} runs {verb}, {len(found.both)} were here already and stay, {len(found.unfinished)} have not "
@@ -127,6 +148,24 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
         by = "--budget" if len(versions) == 1 else f"--grid {names[0]!r}"
         raise ValueError(f"{store.folder} holds {', '.join(names)}; choose one with {by}.")
     return names[0]
+
+
+def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, budget: str | None) -> None:
+    from bench.experiments import bundling
+    from bench.results.json_schema import is_line
+
+    if path.suffix != ".zip":
+        raise ValueError(f"A bundle is a zip file: give {path} a name that ends in .zip.")
+    if not is_line(author):
+        raise ValueError(f"--author must be a name in one line, but got {author!r}.")
+    store.check_exists()
+    name_damaged(store)
+    labels = meant_grids(store, *given.stored_name(grid, budget))
+    if not labels:
+        raise ValueError(no_results(store, *given.stored_name(grid, budget)))
+    make_folder(path.parent)
+    runs = bundling.write(store, labels, path, author)
+    warn(f"Saved: {path} ({runs} runs of {len(labels)} grids, {path.stat().st_size / 1e6:.1f} MB)")
 
 
 def _write_table(path: Path, label: str, store) -> None:

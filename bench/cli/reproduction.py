@@ -1,4 +1,4 @@
-"""`reproduction`: which published numbers have been measured at their own budget."""
+"""Of several results directories: `reproduction`, which published numbers have been measured, and `board`, what there is."""
 
 import sys
 from pathlib import Path
@@ -46,3 +46,28 @@ def reproduction(
             warn(f"Saved: {write}")
         else:
             sys.stdout.write(text)
+
+
+def board(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A folder of results directories, as docs/examples.")
+    ],
+) -> None:
+    """Write the tables of all results directories in a folder, and one page that says who trained what, and what is verified.
+
+    The page is FOLDER/board.md. Grids that several directories hold get tables of all together, in FOLDER/reports.
+    """
+    with explained():
+        from reports import board as pool
+        from reports.reproduction import measured
+
+        stores = measured.stores_in(folder)
+        if stores[0].folder == folder.absolute():
+            raise ValueError(f"{folder} is one results directory; name the folder in which several lie.")
+        for store in stores:
+            store.check_exists()
+            name_damaged(store)
+        paths, sentences = pool.rebuild(stores, folder)
+    for sentence in sentences:
+        warn(sentence)
+    warn(f"Saved: {paths[-1]}, and {len(paths) - 1} reports")

@@ -16,6 +16,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import merge_cells
+from bench.results import authors
 from bench.results.equality import differences
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
@@ -71,6 +72,7 @@ def merge_results(
 
 
 def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
+    named = authors.read(there)
     there.validate_all()
     here.validate_all()
     own = {run_id: record for run_id, record in here.records().items() if record["status"] in _FINISHED}
@@ -81,6 +83,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
     if not dry_run:
         _take_partitions(there, here)
+        authors.add(here, {run: name for run in merged.taken if (name := named.of(run))})
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:

@@ -131,8 +131,10 @@ class RunRecord(TypedDict):
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
         skew: of the partition's training examples, see `datasets.skew.Skew`.
+        partition_digest: of who has which examples; missing from records of earlier versions.
         weights: name of each file with weights that the run has read -> its sha256; missing where there are none.
         diagnostics: what the method tells of its last state, as JSON values.
+        processor: of the machine, see `bench.profiling.processor_name`; missing from records of earlier versions.
         block: the largest number of clients that the engine trained at once; None for no bound.
         tf32: whether the GPU rounded to that type; missing where a CPU trained, and from records of earlier versions.
         kept: how much of the last state is on disk.
@@ -160,6 +162,7 @@ class RunRecord(TypedDict):
     data: NotRequired[DataSource]
     data_note: NotRequired[str]
     skew: NotRequired[dict[str, float]]
+    partition_digest: NotRequired[RunId]
     weights: NotRequired[dict[str, str]]
     host: NotRequired[str]
     caveats: NotRequired[list[str]]
@@ -168,6 +171,7 @@ class RunRecord(TypedDict):
     block: NotRequired[int | None]
     threads: NotRequired[int]
     device: NotRequired[str]
+    processor: NotRequired[str]
     tf32: NotRequired[bool]
     peak_memory_mb: NotRequired[float]
     unique_memory_mb: NotRequired[float]

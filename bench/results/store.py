@@ -20,6 +20,7 @@
     importing/<id>/               a run that is being copied from another results directory
     waiting.json                  runs that wait for another machine (see `bench.execution.waiting`)
     ray.log                       what Ray, or another executor, had to say of processes that died
+    authors.json                  who trained the runs, where somebody said so (see `bench.results.authors`)
     .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them when it
                                   began, and which runs it has begun; empty once a driver has ended, unless it was killed
 

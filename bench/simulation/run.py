@@ -19,7 +19,7 @@ from algorithms.shared.rounds import RoundBased
 from bench.determinism import uses_tf32
 from bench.errors import HookError
 from bench.hooks import place_of
-from bench.profiling import device_name, peak_memory_mb, reset_peak_memory, unique_memory_mb
+from bench.profiling import device_name, peak_memory_mb, processor_name, reset_peak_memory, unique_memory_mb
 from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
@@ -258,6 +258,7 @@ class Run:
             "data": self._data,
             "data_note": self._data_note,
             "skew": skew.measure(self.task.federation.label_counts.numpy())._asdict(),
+            "partition_digest": self.task.federation.digest,
             **({"weights": self._weights} if self._weights else {}),
             "caveats": self.algorithm.caveats(self.task),
             "kept": self._kept,
@@ -267,6 +268,7 @@ class Run:
             "block": self.task.max_clients_per_vmap,
             "threads": torch.get_num_threads(),
             "device": device_name(self.task.device),
+            "processor": processor_name(),
             **uses_tf32(self.task.device),
             "peak_memory_mb": max(peak_memory_mb(self.task.device), self._peak_mb),
             "unique_memory_mb": unique_memory_mb(),

@@ -16,7 +16,7 @@ from reports.tables.published_comparison import own_value
 from reports.tables.records import Records, ReportedRecord
 
 _MOST_NAMED = 10
-_FACTS = ("commit", "device", "tf32", "engine", "threads", "block", "data")
+_FACTS = ("commit", "processor", "device", "tf32", "engine", "threads", "block", "data")
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _differing_choices(grids: Sequence[StoredGrid]) -> dict[str, tuple[str, str]
 
 
 def _differing_facts(records: Sequence[Records]) -> dict[str, tuple[list[str], list[str]]]:
-    one, other = map(_facts, records)
+    one, other = map(facts_of, records)
     pairs = {key: (one.get(key, []), other.get(key, [])) for key in dict.fromkeys([*one, *other])}
     return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -169,7 +169,7 @@ def _spread(values: pd.Series, ddof: int, signed: bool = False) -> str:
     return mean + (f"±{percent(values.std(ddof=ddof))}" if len(values) > 1 else "")
 
 
-def _facts(records: Records) -> dict[str, list[str]]:
+def facts_of(records: Records) -> dict[str, list[str]]:
     """Commit, device, versions, data and so on of runs: name -> distinct values, sorted."""
     found: dict[str, set[str]] = {}
     for record in records.values():

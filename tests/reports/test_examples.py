@@ -20,8 +20,9 @@ from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell
 from bench.experiments.figure_names import CURVES
+from bench.results import authors, verified
 from bench.results.store import Store
-from reports import api
+from reports import api, board
 from tests.support import manual
 from tests.support.processes import in_this_process
 
@@ -44,6 +45,12 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
         grid, _, budget = name.partition("@")
         for path in api.write(copy, grid, budget, formats=("md", "tex", "csv")).values():
             assert path.read_text() == (folder / "reports" / path.name).read_text()
+
+
+def test_the_committed_board_follows_from_the_committed_records():
+    text = board.render([*map(Store, STORES)], verified.read(EXAMPLES / verified.FILE))
+    assert (EXAMPLES / board.PAGE).read_text() == text, "`make board` writes it anew"
+    assert all((folder / authors.FILE).is_file() for folder in STORES)
 
 
 @pytest.mark.slow

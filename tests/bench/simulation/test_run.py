@@ -230,6 +230,16 @@ def test_result_describes_the_run(digits):
     assert result["data"]["kind"] == "images that come with scikit-learn" and len(result["data"]["digest"]) == 8
     assert result["versions"].keys() == {"python", "torch", "numpy", "skewbench"}
     assert set(result["summary"]) == {"last", "best", "last10", "last10_std"}
+    assert result["processor"].endswith(torch.backends.cpu.get_cpu_capability())
+
+
+def test_the_digest_of_a_partition_is_of_who_has_which_examples_with_which_labels(digits):
+    whole = train(digits).task.federation
+    moved = replace(whole, clients=(whole.clients[1], whole.clients[0], *whole.clients[2:]))
+    tested = replace(whole, test_clients=(torch.arange(3),) * 10)
+    renamed = replace(whole, labels=whole.labels.flip(0))
+    assert len({one.digest for one in (whole, moved, tested, renamed)}) == 4
+    assert whole.digest == train(digits).task.federation.digest
 
 
 def test_summary_by_hand():

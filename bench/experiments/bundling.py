@@ -1,0 +1,174 @@
+"""Which files of a results directory go into a bundle, and what its manifest and its citation say."""
+
+import ast
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import algorithms
+from bench import __version__
+from bench.config.resolve import resolve, trained_by
+from bench.config.schema import SETTINGS, run_id
+from bench.errors import ConfigError, StoreError
+from bench.provenance import commits_of
+from bench.references import read as read_reference
+from bench.results import authors, bundles
+from bench.results.authors import Authors
+from bench.results.ids import is_name
+from bench.results.json_files import read_bytes
+from bench.results.records import methods_in
+from bench.results.run_files import RUN_FILES
+from bench.results.store import Store
+from datasets.partition_files import FOLDER as PARTITIONS
+
+TITLE = "skewbench: a benchmark harness for federated learning under label skew"
+_ENDED = ("done", "diverged", "stopped")
+
+
+def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
+    """Writes a bundle of stored grids, with the runs of their cells, the runs from which these start and the searches that have
+    chosen for them; returns the number of runs.
+
+    Raises:
+        StoreError: if nothing of these has ended, or a file cannot be read.
+        OSError: if the bundle cannot be written.
+    """
+    with store.unchanging():
+        labels = list(labels)
+        searches = _searches_of(store, labels)
+        records = {run: store.record(run) for run in _runs_of(store, labels, searches)}
+        ended = {run: record for run, record in records.items() if record and record["status"] in _ENDED}
+        if not ended:
+            raise StoreError(f"No run of {', '.join(labels) or 'a grid'} has ended in {store.folder}.")
+        configs = {run: config for run in ended if (config := store.config(run))}
+        said = authors.read(store)
+        named = Authors({run: said.of(run) for run in ended if said.of(run)}, author)
+        names = [f"grids/{label}.json" for label in labels] + [f"searches/{name}.json" for name in searches]
+        for run in ended:
+            probes = sorted(path.name for path in store.run_folder(run).glob("probe-*.json") if is_name(path.name))
+            names += [f"runs/{run}/{name}" for name in (*RUN_FILES, *probes)]
+        hashes = {
+            digest for record in ended.values() for key in ("code", "base_code") for digest in _values(record, key)
+        }
+        names += [f"code/{digest}.json" for digest in sorted(hashes) if store.code(digest)]
+        names += _partitions(store, configs.values())
+        files = {name: content for name in names if (content := read_bytes(store.folder / name)) is not None}
+        files[authors.FILE] = authors.text(named).encode()
+        used = sorted({name for config in configs.values() for name in methods_in(config["algorithm"])})
+        manifest = _manifest(store, labels, ended, configs, used, author)
+    bundles.write(path, files, manifest, citation(used))
+    return len(ended)
+
+
+def citation(names: Iterable[str]) -> str:
+    """What to cite: skewbench, and the papers that the files of methods name."""
+    lines = [f"The authors of skewbench. {TITLE}, version {__version__}."]
+    for name in names:
+        if name in algorithms.REGISTRY:
+            lines += [f"{algorithms.title_of(name)}: {paper}" for paper in papers_of(name)]
+        else:
+            lines.append(f"{name}: a method that is not part of skewbench; ask the author of the results.")
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def papers_of(name: str) -> list[str]:
+    """The papers that the docstring of the file of a method names, with their links."""
+    text = ast.get_docstring(ast.parse(algorithms.REGISTRY[name].path.read_text(encoding="utf-8"))) or ""
+    paragraphs = [" ".join(part.split()) for part in text.split("\n\n")[1:]]
+    return [part for part in paragraphs if "https://" in part and not re.match(r"[a-z-]+: ", part)]
+
+
+def _manifest(
+    store: Store,
+    labels: list[str],
+    records: Mapping[str, Any],
+    configs: Mapping[str, Any],
+    methods: Iterable[str],
+    author: str,
+) -> dict[str, Any]:
+    def counted(values: Iterable[Any]) -> dict[str, int]:
+        return dict(sorted(Counter(str(value) for value in values if value is not None).items()))
+
+    ends = [record.get("finished") or record.get("started") for record in records.values()]
+    times = sorted(str(end) for end in ends if end)
+    grids = {label: grid for label in labels if (grid := store.grid(label))}
+    versions = [pair for record in records.values() for pair in record.get("versions", {}).items()]
+    data = {
+        f"{config['dataset']}: {records[run]['data']['digest']}"
+        for run, config in configs.items()
+        if "data" in records[run]
+    }
+    return {
+        "author": author,
+        "first_run": times[0] if times else None,
+        "last_run": times[-1] if times else None,
+        "written_by": {"skewbench": __version__, **commits_of([], [])},
+        "grids": {label: {"title": grid["title"], "cells": len(grid["cells"])} for label, grid in grids.items()},
+        "runs": len(records),
+        "commits": counted(record.get("commit") for record in records.values()),
+        "versions": counted(f"{name} {version}" for name, version in versions),
+        "devices": counted(record.get("processor") or record.get("device") for record in records.values()),
+        "images": sorted(data),
+        "methods": {name: _method(name, records.values()) for name in methods},
+    }
+
+
+def _method(name: str, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether a method is part of skewbench, and the hashes of its code in the runs, which `code` describes."""
+    hashes = {record["code"][part] for record in records if (part := f"algorithm {name}") in record.get("code", {})}
+    entry = algorithms.REGISTRY.get(name)
+    return {"part_of_skewbench": bool(entry and not entry.lab), "code": sorted(hashes)}
+
+
+def _runs_of(store: Store, labels: Iterable[str], searches: Iterable[str]) -> Iterator[str]:
+    """Ids of the runs of grids, of the runs from which these start, and of searches."""
+    for label in labels:
+        for cell in (store.grid(label) or {"cells": []})["cells"]:
+            if cell["run"]:
+                yield cell["run"]
+                if base := _base_of(cell["config"]):
+                    yield base
+    for name in searches:
+        search = store.search(name)
+        if search:
+            yield from _searched(search)
+
+
+def _base_of(config: Mapping[str, Any]) -> str:
+    """Id of the run from whose end a run starts; "" if there is none, or nobody here knows."""
+    settings = {key: value for key, value in config.items() if key in SETTINGS}
+    try:
+        trained = trained_by(resolve(settings, facts=None))
+    except ConfigError:  # of a method that is not here
+        return ""
+    return run_id(trained) if trained else ""
+
+
+def _searched(search: Mapping[str, Any]) -> Iterator[str]:
+    """Ids of the runs of a search."""
+    for config, params in itertools.product(search["configs"].values(), search["proposed"]):
+        method = config["algorithm"]  # not resolved: it may be of an earlier version, or not be here
+        own = {key: value for key, value in params.items() if key in method}
+        yield run_id(
+            {**config, **{key: params[key] for key in params if key not in own}, "algorithm": {**method, **own}}
+        )
+
+
+def _searches_of(store: Store, labels: Iterable[str]) -> list[str]:
+    """Names of the searches that have chosen for cells of grids."""
+    cells = (cell for label in labels for cell in (store.grid(label) or {"cells": []})["cells"])
+    return sorted({cell["tuned"]["search"] for cell in cells if "tuned" in cell})
+
+
+def _partitions(store: Store, configs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The partition files by which runs were dealt."""
+    digests = {found.digest for config in configs if (found := read_reference(config["partition"]))}
+    kept = sorted((store.folder / PARTITIONS).glob("[!.]*.npz"))
+    return [f"{PARTITIONS}/{path.name}" for path in kept if path.stem.rpartition("@")[2] in digests]
+
+
+def _values(record: Mapping[str, Any], key: str) -> list[str]:
+    return [*record.get(key, {}).values()]

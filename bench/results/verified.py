@@ -1,0 +1,79 @@
+"""Which runs somebody has trained again, and what came out: a file that `verify --write` writes, and boards read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.errors import StoreError
+from bench.files import write_file
+from bench.results.ids import is_run_id
+from bench.results.json_files import Damaged, parse, read_bytes
+from bench.results.json_schema import is_integer, is_line, mismatch, one_of
+from bench.results.run_files import RUN_FILES
+from bench.results.store import Store
+
+FILE = "verified.json"
+EQUAL = "equal"
+WITHIN_TOLERANCE = "within tolerance"
+UNEVALUATED = "no accuracy compared"
+DIFFERS = "differs"
+EARLIER_VERSION = "of an earlier version"
+OTHER_IMAGES = "of other images"
+NOT_TRAINED = "cannot be trained here"
+RESULTS = (EQUAL, WITHIN_TOLERANCE, UNEVALUATED, DIFFERS, EARLIER_VERSION, OTHER_IMAGES, NOT_TRAINED)
+CONFIRMED = (EQUAL, WITHIN_TOLERANCE)
+
+_SHAPE = {
+    str: {
+        "result": one_of(*RESULTS),
+        "rounds": is_integer,
+        "of": is_integer,
+        "by": is_line,
+        "when": is_line,
+        "code": is_line,
+        "files": is_line,
+    }
+}
+
+
+def digest_of(store: Store, run_id: str) -> str:
+    """A digest of the config, the record and the rounds of a run: what was verified is these, and no later ones."""
+    found = hashlib.sha256()
+    for name in RUN_FILES:
+        found.update(hashlib.sha256(read_bytes(store.run_folder(run_id) / name) or b"").digest())
+    return found.hexdigest()
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Run id -> what came out: `result`, `rounds` that were compared `of` those stored, `by` whom, `when`, by which `code`, and
+    the digest of its `files`; {} if there is no such file.
+
+    Raises:
+        StoreError: if the file holds something else.
+    """
+    try:
+        written = read_bytes(path)
+        content: Any = {} if written is None else parse(path, written)
+    except Damaged as error:
+        raise StoreError(f"{error}; remove it, and verify again.") from error
+    found = mismatch(content, _SHAPE) or next((f"{key!r} is no run" for key in content if not is_run_id(key)), "")
+    if found:
+        raise StoreError(f"{path} does not say which runs are verified: {found}; remove it, and verify again.")
+    return dict(content)
+
+
+def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Adds runs to a file, in place of what it said of them."""
+    content = {**read(path), **verdicts}
+    write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
+
+
+def confirmed(store: Store, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Run id -> what came out, of runs that are as they were when they were trained again with the same numbers."""
+    return {
+        run: one
+        for run, one in verdicts.items()
+        if one["result"] in CONFIRMED and store.record(run) and one["files"] == digest_of(store, run)
+    }

@@ -1,0 +1,237 @@
+"""`verify` on the command line: runs that are trained again are equal, or what differs is named."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from algorithms.fedprox import FedProx
+from bench.cli.app import app
+from bench.execution.verification import draw
+from bench.results import verified
+from bench.results.store import Store
+from tests.support.trained import from_base, keep, keep_grid, trained
+
+PROX = {"algorithm": "fedprox", "mu": 0.1}
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    return Store(tmp_path / "results")
+
+
+@pytest.fixture
+def fedprox(monkeypatch):
+    return trained(**PROX)
+
+
+def verify(*words) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["verify", *map(str, words)], env={"COLUMNS": "300", "SKEWBENCH_DATA": ""})
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_runs_that_are_as_stored_are_equal_and_a_seed_draws_the_same_ones(store):
+    runs = {keep(store, trained(algorithm="fedavg", seed=seed)) for seed in (0, 1)} | {keep(store, trained(**PROX))}
+    code, text = verify(store.folder, "--all")
+    assert code == 0 and text.startswith(f"3 of 3 runs of {store.folder}\n") and text.endswith("\n3 equal.\n")
+    assert all(f"{run}  digits label-2 fed" in text for run in runs) and text.count(": equal, all 4 rounds\n") == 3
+    assert verify(store.folder.parent, "--sample", 1)[1].startswith("1 of 3 runs of ")  # a folder of directories
+    assert draw([*runs], 2, 0) == draw([*reversed([*runs])], 2, 0) and len({*draw([*runs], 2, 0)}) == 2
+    assert len({str(draw([*map(str, range(50))], 2, seed)) for seed in range(4)}) == 4
+
+
+def tampered(key: str, value: float, number: int = 2):
+    """The rounds of a run with another number in one of them."""
+    return lambda rows: [{**row, **({key: value} if row["round"] == number else {})} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (dict(rows=tampered("accuracy", 0.99)), "DIFFERS: its record has"),  # as best accuracy
+        (dict(rows=tampered("loss", 0.125)), "DIFFERS in loss of round 2: 0.125 and "),
+        (dict(rows=tampered("bytes_up", 7.0)), "DIFFERS in bytes_up of round 2: 7.0 and "),
+        (dict(rows=lambda rows: rows[:3], summary={}), "DIFFERS in the last round: 3 and a later one"),
+        (dict(status="diverged"), "DIFFERS in status: diverged and done"),
+        (dict(partition_digest="0" * 16), "DIFFERS in the partition: its digest is 0000000000000000, that of"),
+        (
+            dict(partition_digest=None, skew={"hellinger": 0.1}),
+            "DIFFERS in the partition: its hellinger is 0.1, that of",
+        ),
+        (dict(diagnostics={"clusters": [1]}), "DIFFERS in diagnostics"),
+    ],
+    ids=str,
+)
+def test_a_tampered_run_is_found(store, fedprox, change, said):
+    change = dict(change)
+    rows = change.pop("rows", list)([*fedprox.run.rows])
+    record = {**fedprox.record, **change}
+    if "summary" in change:
+        record["status"] = "diverged"  # a run that is done has accuracies
+    found = replace(fedprox, record={key: value for key, value in record.items() if value is not None})
+    keep(store, found, rows)
+    code, text = verify(store.folder)
+    assert code == 1 and said in text, text
+
+
+def test_a_file_that_was_changed_without_its_seal_is_named(store, fedprox):
+    run = keep(store, fedprox)
+    path = store.run_folder(run) / "rounds.jsonl"
+    path.write_text(path.read_text().replace('"round": 2', '"round": 2 ', 1))
+    code, text = verify(store.folder)
+    assert code == 1 and f"runs/{run}/record.json does not fit its digest" in text
+
+
+def test_another_partition_than_the_config_names_is_found_even_where_its_digest_is_left_out(store, fedprox):
+    dealt_otherwise = trained(**PROX, partition="label-3")
+    record = {key: value for key, value in dealt_otherwise.record.items() if key not in ("partition_digest", "skew")}
+    keep(store, replace(dealt_otherwise, record=record), config=fedprox.config.canonical())
+    code, text = verify(store.folder)
+    assert code == 1 and "DIFFERS in " in text and " of round 1" in text
+
+
+def test_a_changed_method_is_found_and_named(store, fedprox, monkeypatch):
+    keep(store, fedprox)
+    keep(store, trained(algorithm="fedavg"), code={**fedprox.record["code"], "algorithm fedavg": "0" * 16})
+    right = FedProx.local_loss
+    monkeypatch.setattr(FedProx, "local_loss", lambda self, *given: 2 * right(self, *given))
+    code, text = verify(store.folder)
+    assert code == 1 and "fedprox seed 0: DIFFERS in " in text and " of round 1: " in text
+    assert "fedavg seed 0: equal, all 4 rounds; its code has changed since: algorithm fedavg" in text
+
+
+@pytest.mark.parametrize(
+    ("gap", "machine", "code", "said"),
+    [
+        (
+            0.01,
+            {"processor": "Elbrus"},
+            0,
+            "all 4 rounds within 1 points, though not bit for bit (processor Elbrus there",
+        ),
+        (
+            0.01,
+            {"processor": None},
+            0,
+            "not bit for bit (the record names no processor; first difference, stored and now",
+        ),
+        (0.01, {"versions": {"torch": "1.0"}}, 0, "(torch 1.0 there, "),
+        (0.01, {}, 1, "DIFFERS in accuracy of round 3"),  # of the same kind of machine
+        (0.1, {"processor": "Elbrus"}, 1, "DIFFERS in accuracy of round 3: "),
+    ],
+)
+def test_another_kind_of_machine_may_differ_by_a_tolerance(store, fedprox, gap, machine, code, said):
+    rows = [dict(row) for row in fedprox.run.rows]
+    rows[2]["accuracy"] -= gap
+    summary = {"last": fedprox.record["summary"]["last"]}  # what does not change by it
+    record = {
+        key: value for key, value in {**fedprox.record, **machine, "status": "diverged"}.items() if value is not None
+    }
+    run = keep(store, replace(fedprox, record={**record, "summary": summary, "status": "stopped"}), rows)
+    found, text = verify(store.folder)
+    assert found == code and said in text, text
+    assert run in text
+
+
+def test_what_cannot_be_compared_is_named_and_is_no_success(store, fedprox):
+    config = fedprox.config.canonical()
+    keep(store, fedprox, config=config | {"versions": config["versions"] | {"algorithm": 0}})
+    keep(store, fedprox, config=config | {"algorithm": {"name": "fedmine"}})
+    keep(store, fedprox, config=config | {"dataset": "imagefolder:/etc"})
+    keep(store, fedprox, config=config | {"dataset": "imagefolder:leaves@0123456789abcdef"})
+    keep(store, fedprox, data={"kind": "digits", "digest": "0badcafe"})
+    code, text = verify(store.folder)
+    assert code == 2 and "error: No run could be compared" in text
+    for said in (
+        "cannot be compared: version 0 of the algorithm, now 1",
+        "cannot be trained here: Unknown algorithm 'fedmine'.",
+        "its dataset is a path, 'imagefolder:/etc', which may lead to any file of this machine.",
+        "cannot be trained here: The place of the files of imagefolder:leaves@0123456789abcdef is not known",
+        "its images of digits have the digest 0badcafe, those here ",
+        "1 of an earlier version",
+    ):
+        assert said in text, (said, text)
+
+
+def test_of_a_long_run_the_first_rounds_are_trained(store, fedprox):
+    slow = [{**row, "seconds": 400.0 * row["round"]} for row in fedprox.run.rows]
+    keep(store, fedprox, slow)
+    assert "equal, the first 3 of 4 rounds" in verify(store.folder)[1]
+    assert "equal, the first 1 of 4 rounds" in verify(store.folder, "--rounds", 1)[1]
+    assert "equal, all 4 rounds" in verify(store.folder, "--whole")[1]
+    keep(store, local := trained(algorithm="local"), [{**row, "seconds": 400.0} for row in local.run.rows])
+    code, text = verify(store.folder, "--all")
+    assert (
+        code == 0 and "bytes and examples of the first 3 of 4 rounds equal, but none of these has an accuracy" in text
+    )
+    assert text.endswith("1 equal, 1 no accuracy compared.\n") or text.endswith("1 no accuracy compared, 1 equal.\n")
+
+
+def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_trained_again(store):
+    stopped = trained(algorithm="fedavg", split="validation")
+    keep(store, stopped, [*stopped.run.rows[:2]], status="stopped", summary={})
+    after, summary = from_base(algorithm="ccvr", base="fedavg")
+    keep(store, after, base_summary=summary, base_seconds=1.0)
+    code, text = verify(store.folder)
+    assert code == 0 and "ccvr seed 0: equal, all 1 rounds" in text and "fedavg seed 0: equal, all 2 rounds" in text
+    code, text = verify(store.folder, "--minutes", 0.001)
+    assert code == 0 and "not compared: it starts from the end of " in text
+
+
+def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store, fedprox, tmp_path):
+    run, file = keep(store, fedprox), tmp_path / "verified.json"
+    assert verify(store.folder, "--write", file, "--author", "Jane Doe")[0] == 0
+    written = json.loads(file.read_text())[run]
+    assert (written["result"], written["by"], written["rounds"], written["of"]) == ("equal", "Jane Doe", 4, 4)
+    assert {*verified.confirmed(store, verified.read(file))} == {run}
+    keep(store, fedprox, tampered("loss", 0.125)(fedprox.run.rows))
+    assert verified.confirmed(store, verified.read(file)) == {}
+    file.write_text('{"x": 1}')
+    code, text = verify(store.folder, "--write", file, "--author", "Jane Doe")
+    assert code == 2 and "does not say which runs are verified" in text
+
+
+def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(store, fedprox, tmp_path, monkeypatch):
+    run, bundle, moved = keep(store, fedprox), tmp_path / "mine.zip", tmp_path / "empty" / "theirs.zip"
+    keep_grid(store, fedprox)
+    (store.run_folder(run) / "final.pt").write_bytes(b"a state, which stays at home")
+    words = ["export", "--bundle", bundle, "--author", "Jane Doe", "--results-dir", store.folder]
+    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0
+    first = bundle.read_bytes()
+    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0 and bundle.read_bytes() == first
+    assert b"a state" not in first and len(first) < 20_000
+    moved.parent.mkdir()
+    moved.write_bytes(first)
+    monkeypatch.chdir(moved.parent)
+    assert verify("theirs.zip", "--all") == (
+        0,
+        f"1 of 1 runs of theirs.zip\n{run}  digits label-2 fedprox seed 0: equal, all 4 rounds\n1 equal.\n",
+    )
+    assert os.listdir() == ["theirs.zip"]
+    result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])
+    assert result.exit_code == 0 and "1 runs taken" in result.output
+    here = Store("here")
+    assert here.rows(run) == store.rows(run) and here.grids() == store.grids()
+    assert json.loads(Path("here/authors.json").read_text()) == {"runs": {run: "Jane Doe"}}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none"], "There is no results directory"),
+        (["{store}", "--all", "--sample", "3"], "Set either --sample or --all, but not both."),
+        (["{store}", "--rounds", "0"], "--rounds must be at least 1, but got 0."),
+        (["{store}", "--write", "v.json"], "--write and --author go together"),
+        (["{store}", "--grid", "other"], "No run of other has ended in "),
+        (["{store}", "--tolerance", "-1"], "--tolerance is in points, between 0 and 100, but got -1."),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(store, fedprox, words, said):
+    keep(store, fedprox)
+    code, text = verify(*(word.format(store=store.folder) for word in words))
+    assert code == 2 and said in text and "Traceback" not in text
