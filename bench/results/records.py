@@ -128,6 +128,8 @@ class RunRecord(TypedDict):
     Attributes:
         schema: version of the keys; records without one are of the first.
         reason: why the run failed, diverged or was stopped, or why a callback has ended one that is done; else "".
+        cpu_seconds: time of processors that its process has taken for training and evaluation, over all cores; what else ran on
+            the machine is not in it. Missing from records of earlier versions, and of runs that these have begun.
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
         skew: of the partition's training examples, see `datasets.skew.Skew`.
@@ -141,8 +143,8 @@ class RunRecord(TypedDict):
             it is installed, or git knows no commit; None in records of earlier versions.
         commits: the same of other repositories with files that the run used, by the names of their folders; missing where
             there are none.
-        base_summary, base_seconds, base_code: those of the run from whose end this one started; all are missing where there is
-            none, and those but the first from records of earlier versions.
+        base_summary, base_seconds, base_cpu_seconds, base_code: those of the run from whose end this one started; all are
+            missing where there is none, and those but the first from records of earlier versions.
         host: name of the machine on which the run was trained; missing where the user did not want it there.
         client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
             missing where clients have no test data of their own.
@@ -156,6 +158,7 @@ class RunRecord(TypedDict):
     traceback: NotRequired[Annotated[str, str]]
     rounds: NotRequired[int]
     seconds: NotRequired[float]
+    cpu_seconds: NotRequired[float]
     bytes_per_client: NotRequired[float]
     data: NotRequired[DataSource]
     data_note: NotRequired[str]
@@ -180,6 +183,7 @@ class RunRecord(TypedDict):
     finished: NotRequired[str | None]
     base_summary: NotRequired[Summary | None]
     base_seconds: NotRequired[float]
+    base_cpu_seconds: NotRequired[float]
     base_code: NotRequired[Code]
     client_accuracies: NotRequired[list[float]]
 

@@ -77,8 +77,9 @@ def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
     all metrics with the best of the first one at the top."""
     by_metric = dict([*found.groupby("metric", sort=False)])
     shown: dict[tuple, Cell] = {}
+    is_board = by_seed(grid)
     for line in found.itertuples():
-        digits = ".2f" if line.measure == "mean_rank" else ".0f"
+        digits = (".1f" if is_board else ".2f") if line.measure == "mean_rank" else ".0f"
         text = f"{line.value:{digits}} [{line.low:{digits}}, {line.high:{digits}}]"
         shown[line.metric, line.column, line.over] = Cell(text, mean=line.value)
     names = _names(grid)

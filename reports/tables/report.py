@@ -20,6 +20,7 @@ from reports.tables.aggregate import (
     contest_keys,
     current_cells,
     label,
+    studies_of,
     summarise,
 )
 from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
@@ -152,9 +153,9 @@ def _cells_by_metric(
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
         if grid["report"].get("metrics") and found:
             chosen = next(iter(found.values()))
-            cells = _summarise_chosen(runs, chosen, grid)
+            cells = _summarise_chosen(runs, chosen, grid, metric)
         else:
-            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign)
+            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
         against = grid["report"].get("against")
@@ -164,12 +165,12 @@ def _cells_by_metric(
     return found
 
 
-def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
+def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Cells of the settings that were chosen by another metric, which also tells what was tried."""
     keys = cell_keys(grid)
     points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
     of_points = runs[pd.MultiIndex.from_frame(runs[[*keys, "choice"]]).isin(points)]
-    cells = summarise(of_points, keys, grid["std"])
+    cells = summarise(of_points, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
     about = cells[keys].merge(chosen[[*keys, "settings", "tried"]], on=keys, how="left")
     complete = cells["complete"] & (about["tried"] == about["settings"])
     return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
