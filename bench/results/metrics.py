@@ -152,8 +152,8 @@ METRICS = _Metrics(
         ranked=False,
     ),
     core_minutes=Metric(
-        "process time of training and evaluation in a whole run, all cores together, without what else ran on the machine; where "
-        "a method takes over the finished run of its base, that of both; not ranked, because cores differ",
+        "process time of training and evaluation in a whole run, all cores together, without what else ran on the machine; "
+        "where a method takes over the finished run of its base, that of both; not ranked, because cores differ",
         "core-minutes",
         less_is_better=True,
         cost="core_minutes",

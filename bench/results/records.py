@@ -321,6 +321,7 @@ class StoredLayout(TypedDict):
     standings: NotRequired[bool | str]
     gains_over: NotRequired[dict[str, Any]]
     against: NotRequired[dict[str, Any]]
+    improvement_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     names: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]
@@ -339,6 +340,19 @@ class StoredReproduces(TypedDict):
     partitions: NotRequired[dict[str, str]]
 
 
+class StoredRuleset(TypedDict):
+    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.Ruleset`.
+
+    Attributes:
+        studies: seeds of each study; [] of the ruleset "defaults".
+        samples: configurations that a study tries; 0 of the ruleset "defaults".
+    """
+
+    name: Literal["tuned", "defaults"]
+    studies: list[list[int]]
+    samples: int
+
+
 class GridDescription(TypedDict):
     """A stored grid without its cells.
 
@@ -348,6 +362,7 @@ class GridDescription(TypedDict):
         source: the user's file; "" for a grid that comes with the harness.
         digest: of what its cells have in common.
         chosen_on: the split on which hyper-parameters were chosen.
+        ruleset: by which rules; missing where none was named.
         planned_examples: run id -> examples to train on, see `bench.experiments.cost`, of those for which that is known;
             missing from files of earlier versions.
         titles: "algorithm", "model", "dataset" or "partition" -> id -> what tables call it, of what labs have brought; missing
@@ -366,6 +381,7 @@ class GridDescription(TypedDict):
     verdict: str | None
     report: StoredLayout
     chosen_on: NotRequired[str]
+    ruleset: NotRequired[StoredRuleset]
     planned_examples: NotRequired[dict[str, int]]
     titles: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]

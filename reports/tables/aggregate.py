@@ -150,9 +150,14 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
     return _by_study(runs, keys, studies) if (studies := studies_of(grid)) else runs
 
 
+def is_board(grid: StoredGrid) -> bool:
+    """Whether a grid is a board: methods are ranked by single seeds, or by studies, and stand in the order of their ranks."""
+    return grid["report"].get("standings") == "seeds"
+
+
 def studies_of(grid: StoredGrid) -> list[list[int]]:
     """Seeds of each study of a grid that was run by the ruleset "tuned"; [] for others."""
-    return grid.get("ruleset", {}).get("studies", [])
+    return grid["ruleset"]["studies"] if "ruleset" in grid else []
 
 
 def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> pd.DataFrame:
@@ -263,6 +268,10 @@ def choice_of(cell: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
 
 
-def short(choice: str) -> str:
+def short(choice: str, digits: int = 4) -> str:
     """A choice with its decimals as people read them: rounded, where a search has drawn them from a range, and 10 for 10.0."""
-    return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?(?![\w.])", lambda found: number(float(found[0])), choice)
+
+    def rounded(found: re.Match) -> str:
+        return number(float(f"{float(found[0]):.{digits}g}"))
+
+    return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?(?![\w.])", rounded, choice)

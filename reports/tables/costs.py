@@ -16,8 +16,8 @@ _JUDGED: tuple[Literal["accuracy", "own_accuracy"], ...] = ("accuracy", "own_acc
 
 
 def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
-    """Records in which every run that is done says what the report's metrics need of its rounds: under "reached" where it reached
-    each target, under "last_row" its last round.
+    """Records in which every run that is done says what the report's metrics need of its rounds: under "reached" where it
+    reached each target, under "last_row" its last round.
 
     The former is the round's row, None if no evaluated round did, or NO_ACCURACY. Rounds are read only if a metric needs them.
 
@@ -57,7 +57,7 @@ def _cost(record: ReportedRecord, metric: str) -> float | str:
         # A run from the end of another costs both; of that one, records of earlier versions know the accuracies alone.
         own, base = ("seconds", "base_seconds") if about.cost == "minutes" else ("cpu_seconds", "base_cpu_seconds")
         known: Mapping[str, Any] = record
-        parts = [known.get(own), known.get(base) if "base_summary" in record else 0]
+        parts: list[Any] = [known.get(own), known.get(base) if "base_summary" in record else 0]
         return NOT_RECORDED if None in parts else sum(parts) / 60
     if about.cost == "passes":
         last = record.get("last_row", {})

@@ -3,15 +3,27 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 
+from bench.experiments.labels import competitor
 from bench.results.records import ChosenParams, StoredCell, StoredGrid
-from reports.tables.aggregate import cell_keys, label, short, split_of
+from reports.tables.aggregate import (
+    BETWEEN_CHOICES,
+    cell_keys,
+    compared_keys,
+    is_board,
+    label,
+    short,
+    split_of,
+)
 from reports.tables.layout import Cell, Row, Table, arrange
 from reports.tables.names import Name, Names
+from reports.tables.rankings import names_of_competitors
 
 TITLE = "Chosen hyper-parameters"
+SPACES = "Search spaces"
 
 
 def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
@@ -56,8 +68,14 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
     if chosen.empty:
         return None
-    names = Names.of_grid(grid)
-    laid_out = arrange(chosen, grid, metric, show=lambda cell: _show(names.choice(short(cell.choice))))
+    names, digits = Names.of_grid(grid), 3 if is_board(grid) else 4
+
+    def show(cell: Any) -> Cell:
+        named = [names.choice(short(choice, digits)) for choice in cell.choice.split(BETWEEN_CHOICES)]
+        choice = Name.join(named, "; ")
+        return Cell(choice.plain, latex=choice.latex)
+
+    laid_out = arrange(chosen, grid, metric, show=show)
     rows = (
         Row((*row.labels, column), (cell,))
         for row in laid_out.rows
@@ -67,8 +85,20 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("Chosen",), tuple(rows), title=TITLE, names=names)
 
 
-def _show(choice: Name) -> Cell:
-    return Cell(choice.plain, latex=choice.latex)
+def spaces(grid: StoredGrid) -> Table | None:
+    """Where the hyper-parameters of each method of a board were searched; None without searches."""
+    names, keys = names_of_competitors(grid), compared_keys(grid)
+    searched: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+    for cell in grid["cells"] if is_board(grid) else ():
+        for key, space in cell.get("tuned", {}).get("space", {}).items():
+            searched[competitor([label(cell, axis) for axis in keys])][key, space] = None
+    rows = tuple(Row((method,), (_where(ranges, names),)) for method, ranges in searched.items())
+    return Table("", (" ".join(keys),), ("Searched",), rows, title=SPACES, names=names) if rows else None
+
+
+def _where(ranges: Iterable[tuple[str, str]], names: Names) -> Cell:
+    found = Name.join([Name.join([names.option(key), Name.of(space)], " in ") for key, space in ranges], "; ")
+    return Cell(found.plain, latex=found.latex)
 
 
 def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
@@ -79,7 +109,8 @@ def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
         yield from _defaults(cells)
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
-        yield _searched_spaces(cells, names)
+        if not is_board(grid):  # which has a table of them
+            yield _searched_spaces(cells, names)
 
 
 def _search_protocol(cells: list[StoredCell], names: Names) -> str:
