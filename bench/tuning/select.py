@@ -31,7 +31,7 @@ from datasets import resized
 
 
 def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
-    """Key of a table cell (see `bench.experiments.cells.cell_key`) -> its search, for the cells whose images are there.
+    """Place of cells (see `bench.experiments.spec.TuningOptions.place`) -> their search, for the cells whose images are there.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -84,8 +84,8 @@ def choose(
         save: writes the table of a search and, if they are wanted, its figures, and returns the files.
 
     Returns:
-        Key of a table cell -> what was chosen and how (see `describe_choice`): the configuration with the best mean over
-        seeds among those that were trained to the end and diverged with no seed.
+        Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -112,6 +112,8 @@ def choose(
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
         choices = [one for one in outcomes if one.is_choice]
+        if tuning.studies:  # one of which all configurations diverged has missed, as its runs will show
+            choices = choices or [one for one in outcomes if one.complete][:1]
         if failed or not choices:
             troubles.append(_trouble(study.search, failed))
         else:

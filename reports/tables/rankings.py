@@ -225,7 +225,8 @@ def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[
         f"Of {METRICS[metric].title} alone, because no number here is a mean over metrics: the best, within n points: the "
         f"percentage of pairs of {setting} and {of} in which a method is at most so far behind the best of the pair "
         f"(performance profile); interquartile mean: of the scores of all {setting}s together, as they are, without the lowest "
-        f"and the highest quarter{better if (found['measure'] == 'better_than').any() else ''}. Both as in rliable, with its bootstrap stratified by {setting}; a {lost} counts as 0 in means, and as behind all others elsewhere."
+        f"and the highest quarter{better if (found['measure'] == 'better_than').any() else ''}. Definitions, and the bootstrap "
+        f"within each {setting}, are those of rliable; a {lost} counts as 0 in means, and as behind all others elsewhere."
     )
 
 

@@ -1,8 +1,8 @@
 """What a board says beside ranks: interquartile means, probabilities of improvement, and performance profiles.
 
 The first two, and the bootstrap that is stratified by setting, are those of rliable: Agarwal et al., Deep Reinforcement
-Learning at the Edge of the Statistical Precipice, NeurIPS 2021. A profile is one of Dolan and Moré, Benchmarking Optimization Software
-with Performance Profiles, Mathematical Programming 91, 2002, with differences instead of ratios.
+Learning at the Edge of the Statistical Precipice, NeurIPS 2021. A profile is one of Dolan and Moré, Benchmarking Optimization
+Software with Performance Profiles, Mathematical Programming 91, 2002, with differences instead of ratios.
 
 A score is that of one run, or of one study; settings may have different numbers of them. A run that has diverged has the score
 -inf: it is behind all others, and counts as 0 in means.
@@ -48,9 +48,9 @@ def gaps(scores: np.ndarray) -> np.ndarray:
 
 
 def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterator[dict]:
-    """Lines of `reports.tables.rankings.COLUMNS` but for metric and rows: of each method its interquartile mean ("iqm"),
-    the share of pairs in which it is within some points of the best ("within_5"), and the probability that it is better than another
-    method ("better_than"), in percent, all with 95 % percentile intervals.
+    """Lines of `reports.tables.rankings.COLUMNS` but for metric and rows, with 95 % percentile intervals: of each method its
+    interquartile mean ("iqm"), the share of pairs in which it is within some points of the best ("within_5"), and the
+    probability that it is better than another method ("better_than"), in percent.
 
     Args:
         scores: [pairs, methods], in percent, of pairs of a setting and a study or seed; a pair has all methods.

@@ -17,6 +17,7 @@ from reports.tables.aggregate import (
     label,
     short,
     split_of,
+    studies_of,
 )
 from reports.tables.layout import Cell, Row, Table, arrange
 from reports.tables.names import Name, Names
@@ -42,6 +43,7 @@ def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[s
             f"Tuned: best of N settings per cell, chosen on the {split_of(grid)} split by the mean over "
             f"seeds{protocol}; N is {counts}."
         )
+    yield from _ruleset(grid, names)
     yield from _searched(grid, names)
     yield from _fixed(grid, cells, names)
     yield from _not_searched(grid, cells, names)
@@ -101,12 +103,41 @@ def _where(ranges: Iterable[tuple[str, str]], names: Names) -> Cell:
     return Cell(found.plain, latex=found.latex)
 
 
+def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
+    """By which rules methods are compared, and what that costs."""
+    if "ruleset" not in grid:
+        return
+    studies, samples = studies_of(grid), grid["ruleset"]["samples"]
+    runs = {cell["run"] for cell in grid["cells"] if cell["run"]}
+    searches = {cell["tuned"]["search"]: cell for cell in grid["cells"] if cell.get("tuned")}
+    if not studies:
+        seeds = len({cell["seed"] for cell in grid["cells"]})
+        yield (
+            "Ruleset defaults: nothing was searched, every method has the values of its paper, as far as the grid does not set "
+            f"them; {seeds} run{'s' * (seeds > 1)} per cell, {len(runs):,} in all."
+        )
+        return
+    own, cells = len(studies[0]), [*searches.values()]
+    shares = _alternatives(f"{cell['tuned']['share']:.0%}" for cell in cells)
+    tried = sum(cell["tuned"]["tried"] for cell in cells)
+    metrics = _search_metrics(cells, names) if cells else "accuracy"
+    how = f" by validation {metrics} in the last round" + f" ({shares} of each class of each client)" * bool(cells)
+    yield (
+        f"Ruleset tuned: {len(studies)} studies per cell. Each draws {samples} configurations at random from the search space "
+        f"of the method, trains them with its first seed, and takes the best{how}; no test image was read. It trains this one "
+        f"with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study. Cost: "
+        f"{len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice diverges or fails "
+        "with one seed has missed: it is behind all others."
+    )
+
+
 def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
     """Choices on validation data."""
     distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if cells := [*distinct.values()]:
-        yield _search_protocol(cells, names)
-        yield from _defaults(cells)
+        if not studies_of(grid):  # whose footnote says it
+            yield _search_protocol(cells, names)
+            yield from _defaults(cells)
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
         if not is_board(grid):  # which has a table of them

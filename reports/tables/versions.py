@@ -14,7 +14,8 @@ def title_of(grid: StoredGrid) -> str:
     title, name = grid["title"] or grid["grid"], unversioned(grid["grid"])
     is_first = name == grid["grid"]
     marks = [f"{name} v1"] * (is_first and _now(grid) > 1) + ["chosen by one search seed"] * _has_one_search_seed(grid)
-    return f"{title} ({', '.join(marks)})" if marks else title
+    title = f"{title} ({', '.join(marks)})" if marks else title
+    return f"{title}, ruleset {grid['ruleset']['name']}" if "ruleset" in grid else title
 
 
 def _has_one_search_seed(grid: StoredGrid) -> bool:
