@@ -380,7 +380,9 @@ def describe(
 
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
         tuning = None
-        if ruleset or studies is not None or samples is not None:
+        if samples is not None and not ruleset:
+            raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
+        if ruleset or studies is not None:
             tuning = _by_rules(ruleset, studies, of, budget, {"seeds": seeds, "configs": configs}, {"samples": samples})
         changes = given.read_only(only), given.read_set(set_), given.read_seeds(seeds)
         spec = ExperimentSpec(of, budget, *changes, tuning=tuning, ruleset=ruleset or "")
@@ -463,7 +465,7 @@ def _by_rules(
     from bench.experiments.spec import ALL, RULESETS, SAMPLES, STUDIES, TUNED, TuningOptions, by_study
 
     if ruleset is None:
-        raise ValueError("--studies and --samples are for --ruleset tuned here; leave them out, or name that ruleset.")
+        raise ValueError("--studies is for --ruleset tuned; leave it out, or name that ruleset.")
     require_known("value of --ruleset", [ruleset], RULESETS)
     asked = {key: value for key, value in {**values, "studies": studies}.items() if value is not None}
     free = {"samples", "space", "validation_share", "studies"} if ruleset == TUNED else set()

@@ -1,7 +1,7 @@
 """Hyper-parameters from searches: runs that a search starts from, its configurations, what was chosen for places of a table."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +111,11 @@ def choose(
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
-        choices = [one for one in outcomes if one.is_choice]
-        if tuning.studies:  # one of which all configurations diverged has missed, as its runs will show
-            choices = choices or [one for one in outcomes if one.complete][:1]
-        if failed or not choices:
+        best = best_of(outcomes, tuning)
+        if failed or best is None:
             troubles.append(_trouble(study.search, failed))
         else:
-            found[name] = describe_choice(study.search, choices[0], outcomes)
+            found[name] = describe_choice(study.search, best, outcomes)
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
@@ -125,6 +123,14 @@ def choose(
     if troubles:
         raise ValueError(" ".join(troubles))
     return {key: found[search.name] for key, search in searches.items()}
+
+
+def best_of(outcomes: Sequence[Outcome], tuning: TuningOptions) -> Outcome | None:
+    """The first of sorted outcomes that can be chosen; None if there is none. In studies also one that diverged, where all did:
+    its runs will show that the study has missed."""
+    able = (one for one in outcomes if one.is_choice)
+    others = (one for one in outcomes if tuning.studies and one.complete)
+    return next(able, None) or next(others, None)
 
 
 def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
         f"of the method, trains them with its first seed, and takes the best{how}; no test image was read. It trains this one "
         f"with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study. Cost: "
         f"{len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice diverges or fails "
-        "with one seed has missed: it is behind all others."
+        "with one seed has missed: it is behind all others. It has reached a target if all its seeds have."
     )
 
 
