@@ -275,11 +275,10 @@ def measured(cell) -> str:
     if not reached:
         return NOT_REACHED if cell.done else ""
     if cell.studies:
-        of = "" if math.isnan(cell.mean) else f"{printed(cell.metric, cell.mean)} "
-        low, high = (printed(cell.metric, end) for end in (cell.low, cell.high))
-        return (
-            f"{of}[{low}, {high}]{which_seeds(cell)}" if (low, high) != (of[:-1],) * 2 else of[:-1] + which_seeds(cell)
-        )
+        if math.isnan(cell.mean):
+            return ""
+        median, low, high = (printed(cell.metric, value) for value in (cell.mean, cell.low, cell.high))
+        return (median if low == high else f"{median} [{low}, {high}]") + which_seeds(cell)
     return _joined(with_std(cell.metric, cell.mean, cell.std)) + which_seeds(cell)
 
 
