@@ -74,6 +74,8 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
 
     def show(cell: Any) -> Cell:
         named = [names.choice(short(choice, digits)) for choice in cell.choice.split(BETWEEN_CHOICES)]
+        if len(named) > 1:  # of studies
+            named = [Name.join([Name.of(f"{number}:"), one], " ") for number, one in enumerate(named, 1)]
         choice = Name.join(named, "; ")
         return Cell(choice.plain, latex=choice.latex)
 

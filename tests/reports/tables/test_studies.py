@@ -69,7 +69,7 @@ def test_the_ruleset_its_cost_and_all_choices_are_said(board):
     assert "median [lowest, highest] over 3 studies, a study is the mean over its seeds (0, 1; 2, 3; 4, 5)" in text
     assert "Ruleset tuned: 3 studies per cell. Each draws 4 configurations" in text
     assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of column and study" in text
-    assert "μ=0.1; μ=0.2; μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
+    assert "1: μ=0.1; 2: μ=0.2; 3: μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
     assert "- Searched: " not in text and "over the same 3 studies" in text
 
 
