@@ -51,8 +51,8 @@ def load_runs(results_dir: "Path | str | None" = None) -> "pd.DataFrame":
         - `accuracy_last`, `accuracy_best`, `accuracy_last10` and `accuracy_last10_std` of every accuracy that was measured
           (`own_accuracy_last`, ...), in [0, 1]; so for metrics of methods and callbacks, `method/drift_last`.
         - `hellinger`, `jensen_shannon`, `classes_per_client`, `size_variation`: label skew, see `datasets.skew.Skew`.
-        - `seconds` of training and evaluation, `base_seconds` of the run from whose end it started, `bytes_per_client` sent
-          and received, mean over clients.
+        - `seconds` of training and evaluation, `cpu_seconds` of all cores together, `base_seconds` and `base_cpu_seconds` of
+          the run from whose end it started, `bytes_per_client` sent and received, mean over clients.
         - `client_accuracies`: a list per run, where clients have test data of their own.
         - `engine`, `device`, `threads`, `peak_memory_mb`, `commit`, `data_note`, `started` and `finished` (UTC).
         - `grids`: list of the stored `<grid>@<budget>` that show the run.

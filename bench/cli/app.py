@@ -1,7 +1,7 @@
 """The command line. A command imports what it needs when it runs: `--help`, `list` and `report` start in a moment."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -36,7 +36,10 @@ from bench.cli.verify import verify
 from bench.errors import require_known
 
 if TYPE_CHECKING:
-    from bench.experiments.spec import TuningOptions
+    from bench.experiments.cells import Cell
+    from bench.experiments.grid_schema import GridSpec
+    from bench.experiments.spec import ExperimentSpec, TuningOptions
+    from bench.tuning.search import Search
 
 
 class _Program(TyperGroup):
@@ -142,6 +145,8 @@ def run(
             "test if left out, unless the grid says otherwise."
         ),
     ] = None,
+    ruleset: given.RulesetOption = None,
+    studies: given.StudiesOption = None,
     samples: given.SamplesOption = None,
     searcher: given.SearcherOption = None,
     space: given.SpaceOption = None,
@@ -161,18 +166,19 @@ def run(
         if track:
             tracking.check(track)
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
-        tuning = _tuning_options(
-            tuned,
-            of.name if of.is_searched(budget or of.usual_budget) else "",
-            of.search_seeds,
-            {
-                "samples": samples,
-                "searcher": searcher,
-                "space": space,
-                "validation_share": validation_share,
-                "search_seeds": given.read_search_seeds(search_seeds),
-            },
-        )
+        values = {
+            "samples": samples,
+            "searcher": searcher,
+            "space": space,
+            "validation_share": validation_share,
+            "search_seeds": given.read_search_seeds(search_seeds),
+        }
+        if ruleset or studies is not None:
+            others = {"tuned": tuned, "seeds": seeds, "only": "seed" in given.read_only(only) or None}
+            tuning = _by_rules(ruleset, studies, of, budget, others, values)
+        else:
+            searched = of.name if of.is_searched(budget or of.usual_budget) else ""
+            tuning = _tuning_options(tuned, searched, of.search_seeds, values)
         if tuning and executor != "ray":
             raise ValueError(
                 f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or fix them by --tuned test, "
@@ -195,6 +201,7 @@ def run(
             seeds=given.read_seeds(seeds),
             substitutes=given.read_once("--substitute", substitute),
             tuning=tuning,
+            ruleset=ruleset or "",
         )
         options = ExecutionOptions(
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
@@ -342,6 +349,9 @@ def describe(
     budget: given.BudgetOption = "",
     only: given.OnlyOption = None,
     set_: given.SetOption = None,
+    ruleset: given.RulesetOption = None,
+    studies: given.StudiesOption = None,
+    samples: given.SamplesOption = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Count what is in this folder with its own sizes, decoding what is not yet decoded."),
@@ -372,7 +382,13 @@ def describe(
         from bench.results.store import Store
 
         of = _grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
-        spec = ExperimentSpec(of, budget, given.read_only(only), given.read_set(set_), given.read_seeds(seeds))
+        tuning = None
+        if samples is not None and not ruleset:
+            raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
+        if ruleset or studies is not None:
+            tuning = _by_rules(ruleset, studies, of, budget, {"seeds": seeds, "configs": configs}, {"samples": samples})
+        changes = given.read_only(only), given.read_set(set_), given.read_seeds(seeds)
+        spec = ExperimentSpec(of, budget, *changes, tuning=tuning, ruleset=ruleset or "")
         selection = select_cells(spec, datasets.INFO)
         data_dir = data_dir and data_dir.absolute()
         if data_dir:
@@ -381,7 +397,7 @@ def describe(
         store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once
-        rows, disk = costs(cells, store), disk_use(cells, of, store, at_once)
+        rows, disk = costs(cells, store, _searches(spec, cells)), disk_use(cells, of, store, at_once)
         written = []
         if configs:
             from bench.execution import elsewhere
@@ -391,6 +407,13 @@ def describe(
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return
         console.print(cost_table(spec.label, rows))
+        if tuning:
+            own, drawn = len(tuning.studies[0]), tuning.samples or 0
+            count = len(tuning.studies)
+            say(
+                f"Per cell {count} studies x ({drawn} configurations with one seed + {own} seed{'s' * (own > 1)} of the "
+                f"choice) = {count * (drawn + own)} runs."
+            )
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
@@ -415,6 +438,60 @@ def speed(context: typer.Context) -> None:
     from bench.speed import main as speed  # reads its options itself: it must also run where there is no typer
 
     speed.main(context.args, prog="python -m bench speed")
+
+
+def _searches(spec: "ExperimentSpec", cells: "Iterable[Cell]") -> "dict[str, Search]":
+    """Run id -> the search that chooses its hyper-parameters, of a ruleset with searches."""
+    if not spec.tuning:
+        return {}
+    from bench.tuning.select import searches_of
+
+    cells, layout = [*cells], spec.grid.report.model_dump()
+    found, tuning = searches_of(spec, cells), spec.tuning
+    return {cell.id: found[place] for cell in cells if (place := tuning.place(cell, layout)) in found}
+
+
+def _by_rules(
+    ruleset: str | None,
+    studies: int | None,
+    grid: "GridSpec",
+    budget: str,
+    others: Mapping[str, Any],
+    values: Mapping[str, Any],
+) -> "TuningOptions | None":
+    """How the hyper-parameters of a grid are chosen by a ruleset; None where nothing is searched.
+
+    Args:
+        others: of options that a ruleset decides itself, None for those that are left out.
+        values: as in `_tuning_options`.
+    """
+    from bench.experiments.spec import ALL, RULESETS, SAMPLES, STUDIES, TUNED, TuningOptions, by_study
+
+    if ruleset is None:
+        raise ValueError("--studies is for --ruleset tuned; leave it out, or name that ruleset.")
+    require_known("value of --ruleset", [ruleset], RULESETS)
+    asked = {key: value for key, value in {**values, "studies": studies}.items() if value is not None}
+    free = {"samples", "space", "validation_share", "studies"} if ruleset == TUNED else set()
+    refused = [key for key, value in others.items() if value is not None] + [key for key in asked if key not in free]
+    if refused:
+        options = " and ".join("--only seed" if key == "only" else f"--{key.replace('_', '-')}" for key in refused)
+        raise ValueError(f"{options}: the ruleset {ruleset} decides that itself; leave one of the two out.")
+    budget = budget or grid.usual_budget
+    here = grid.budgets.get(budget)
+    several = [one for one in grid.tuning if here and here.tuning == "all" and len(one.points("all")) > 1]
+    if several and ruleset != TUNED:
+        raise ValueError(
+            f"{grid.name} has several values of {', '.join(several[0].options)} to choose from, but the ruleset defaults "
+            "chooses nothing; take --budget small, which has one, or leave --ruleset out."
+        )
+    if ruleset != TUNED:
+        return None
+    if (count := asked.pop("studies", STUDIES)) < 1:
+        raise ValueError(f"--studies must be at least 1, but got {count}.")
+    own = {"samples": SAMPLES, "space": ALL} | asked
+    tuning = TuningOptions("random", compares=True, studies=by_study(grid.seeds_at(budget), count), **own)
+    tuning.validate()
+    return tuning
 
 
 def _tuning_options(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bench.experiments.cells import Cell
     from bench.experiments.grid_schema import GridSpec
     from bench.results.store import Store
+    from bench.tuning.search import Search
 
 
 KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces")
@@ -73,8 +74,11 @@ def listing_table(what: str) -> Table:
     return table
 
 
-def costs(cells: list[Cell], store: Store) -> list[dict[str, Any]]:
+def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None = None) -> list[dict[str, Any]]:
     """What trials cost: one row per dataset and method, and the total, in which both are "".
+
+    Args:
+        searches: run id -> the search on validation data that comes before; these runs and their examples count.
 
     Returns:
         Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done`, numbers of runs as in the caption of the table;
@@ -93,14 +97,31 @@ def costs(cells: list[Cell], store: Store) -> list[dict[str, Any]]:
         known = sorted((size, is_bound(cell.config)) for cell in members if (size := sizes[cell.id]) is not None)
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         traffic = [*({"bytes": size, "at_most": bound} for size, bound in ends), *[None] * (None in sizes.values())]
-        numbers = _counts(members, store, counted) | {"bytes_per_client": traffic}
+        numbers = _with_searches(_counts(members, store, counted), members, searches or {})
+        numbers |= {"bytes_per_client": traffic}
         rows.append({"dataset": dataset, "algorithm": algorithm} | numbers)
-    return [*rows, {"dataset": "", "algorithm": ""} | _counts(cells, store, set())]
+    total = _with_searches(_counts(cells, store, set()), cells, searches or {})
+    return [*rows, {"dataset": "", "algorithm": ""} | total]
+
+
+def _with_searches(numbers: dict[str, int], cells: list[Cell], searches: Mapping[str, Search]) -> dict[str, int]:
+    """Counts of runs with those of their searches, which set some of the examples aside."""
+    from bench.experiments.cost import examples_to_train
+
+    distinct = {search.name: search for cell in cells if (search := searches.get(cell.id))}.values()
+    if not distinct:
+        return numbers
+    tried = [(one.wanted, config) for one in distinct for config in one.configs.values()]
+    examples = sum(
+        round(count * examples_to_train(config) * (1 - (config.validation_share or 0))) for count, config in tried
+    )
+    return numbers | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
 
 
 def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
     """The rows of `costs`, below a title and above what the columns are."""
-    numbers = ("trials", "chosen", "trainings", "done", "M examples", "MB/client")
+    searched = ["searched"] * any("searched" in row for row in rows)
+    numbers = (*searched, "trials", "chosen", "trainings", "done", "M examples", "MB/client")
     table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
     for row in rows:
         if not row["dataset"]:
@@ -108,10 +129,11 @@ def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
         known = [f"{'≤ ' * end['at_most']}{end['bytes'] / 1e6:.2f}" for end in row.get("bytes_per_client", ()) if end]
         unknown = ["?"] * (None in row.get("bytes_per_client", ()))
         megabytes = ", ".join([*[" to ".join(known)] * bool(known), *unknown])
-        counts = [str(row[key]) for key in numbers[:4]]
+        counts = [str(row.get(key, 0)) for key in numbers[:-2]]
         table.add_row(row["dataset"] or "all", row["algorithm"], *counts, _examples_in_words(row), megabytes)
     # rich would wrap them where the table ends.
-    return Group(Text(title, "table.title"), table, Text(_CAPTION, "table.caption"))
+    about = "searched: runs of searches on validation data; " * bool(searched) + _CAPTION
+    return Group(Text(title, "table.title"), table, Text(about, "table.caption"))
 
 
 def _examples_in_words(row: Mapping[str, Any]) -> str:

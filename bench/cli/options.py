@@ -80,6 +80,14 @@ SearchSeedsOption = Annotated[
         help="Of searches: seeds on which configurations are compared; of boards 0,1,2, else those of the table."
     ),
 ]
+RulesetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="By which rules methods are compared: tuned (3 studies, each of 5 random configurations on validation data, whose "
+        "choice is trained with seeds of its own), or defaults (no search)."
+    ),
+]
+StudiesOption = Annotated[int | None, typer.Option(help="Of --ruleset tuned: number of studies (3).")]
 SubstituteOption = Annotated[
     list[str] | None,
     typer.Option("--substitute", help="MISSING=OTHER: try the mechanics of cells without images on another dataset."),
@@ -190,7 +198,7 @@ DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what wou
 SamplesOption = Annotated[
     int | None,
     typer.Option(
-        help="Of searches: configurations that each method tries in each cell (8); a grid is tried as a whole."
+        help="Of searches: configurations that each method tries in each cell (8), or study (5); a grid is tried as a whole."
     ),
 ]
 SearcherOption = Annotated[

@@ -289,6 +289,7 @@ class Layout(Part):
         standings: whether the report shows mean ranks and wins of what competes below the table; with "seeds" mean ranks
             alone, of single seeds, of all metrics in one table.
         gains_over: values of rows or columns; each cell shows what it gains over the one that has these instead.
+        improvement_over: what competes in a board, as values of `compared`: the report says how likely each other is better.
         against: values of rows or columns, or one of the columns; cells are tested against the one that has these instead, not
             against the best of their row.
         notes: sentences of the grid's author beneath the table.
@@ -312,6 +313,7 @@ class Layout(Part):
     standings: bool | Literal["seeds"] = False
     gains_over: dict[str, Any] = {}
     against: dict[str, Any] = {}
+    improvement_over: dict[str, Any] = {}
     notes: list[str] = []
     names: OwnNames = {}
     styles: dict[str, Style] | None = None
@@ -378,6 +380,16 @@ class Layout(Part):
         require_known("row or column in compared", self.compared, axes)
         if not set(axes) - set(self.compared):
             raise ValueError("compared names all rows and columns, but contests differ in at least one of them.")
+        return self
+
+    @model_validator(mode="after")
+    def _improves_over_a_competitor(self) -> "Layout":
+        compared = self.compared or [self.columns]
+        if self.improvement_over and ({*self.improvement_over} != {*compared} or self.standings != "seeds"):
+            raise ValueError(
+                f"improvement_over names a value of {' and '.join(compared)}, in a report with standings: seeds, but got "
+                f"{self.improvement_over} and standings: {self.standings}."
+            )
         return self
 
     @model_validator(mode="after")
@@ -465,7 +477,7 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _gains_are_over_a_cell(self) -> "GridSpec":
         shown = [*self.report.rows, self.report.columns]
-        for part in ("gains_over", "reference", "against"):
+        for part in ("gains_over", "reference", "against", "improvement_over"):
             for key, value in getattr(self.report, part).items():
                 require_known(f"row or column of {part}", [key], shown)
                 values = [str(known) for known in self.axes.get(key, [value])]
@@ -547,6 +559,11 @@ class GridSpec(Part):
         """Names of all settings, and of the options of methods that it varies or sets."""
         options = [key for tuning in self.tuning for key in tuning.options]
         return list(dict.fromkeys([*SETTINGS, *self.axes, *self.settings, *options]))
+
+    def seeds_at(self, budget: str) -> list[int]:
+        """Its seeds at a budget."""
+        here = self.budgets.get(budget)
+        return (here and here.seeds) or self.axes.get("seed", [0])
 
     def untuned(self) -> "GridSpec":
         """The same with one point of each tuning set, for hyper-parameters that are chosen elsewhere: the named one, else the

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 
@@ -144,6 +145,10 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
 
     described = grid_cells.to_json(spec.grid, spec.budget, spec.overrides, plan.selected)
     described |= {"budget": spec.budget_label, "chosen_on": "validation" if spec.tuning else "test"}
+    if spec.ruleset:
+        studies = [[*study] for study in spec.tuning.studies] if spec.tuning else []
+        samples = (spec.tuning and spec.tuning.samples) or 0
+        described["ruleset"] = {"name": cast(Any, spec.ruleset), "studies": studies, "samples": samples}
     order = [cell.to_json() for cell in plan.cells]
     earlier = store.grid(spec.label)
     merged = merge_cells(described, earlier, order, ended)

@@ -17,7 +17,7 @@ from bench.experiments.expansion import Refused
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
 from bench.experiments.reference import find_references
-from bench.experiments.spec import ExperimentSpec
+from bench.experiments.spec import ExperimentSpec, TuningOptions
 from bench.results.records import DATA_SETTINGS
 from datasets import DatasetInfo
 
@@ -82,23 +82,23 @@ def without_searches(selection: Selection, spec: ExperimentSpec, searched: Colle
     """The selected cells that are run as they are, if their images are there.
 
     Args:
-        searched: keys of cells whose hyper-parameters are searched.
+        searched: places (see `TuningOptions.place`) of cells whose hyper-parameters are searched.
     """
-    layout = spec.grid.report.model_dump()
+    layout, tuning = spec.grid.report.model_dump(), spec.tuning or TuningOptions()
     there = (cell for cell in selection.selected if not cell.missing)
-    return [cell for cell in there if cell.key(layout) not in searched]
+    return [cell for cell in there if tuning.place(cell, layout) not in searched]
 
 
 def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
     """The same cells with the hyper-parameters that searches have chosen.
 
     Args:
-        chosen: key of a cell -> what was chosen for it and how, as `bench.tuning.select.describe_choice` returns it.
+        chosen: place of a cell -> what was chosen for it and how, as `bench.tuning.select.describe_choice` returns it.
     """
-    layout = spec.grid.report.model_dump()
+    layout, tuning = spec.grid.report.model_dump(), spec.tuning or TuningOptions()
 
     def tuned(cells: list[Cell]) -> list[Cell]:
-        found = [_with_chosen(cell, chosen.get(cell.key(layout))) for cell in cells]
+        found = [_with_chosen(cell, chosen.get(tuning.place(cell, layout))) for cell in cells]
         return list({(cell.dataset, cell.id): cell for cell in found}.values())  # without repetitions
 
     return Selection(tuned(selection.cells), tuned(selection.selected))

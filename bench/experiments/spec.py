@@ -1,7 +1,7 @@
 """What an experiment is (a grid with its changes, and how hyper-parameters are chosen), and how its runs are executed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from datasets.own_data import canonical_setting
 VALIDATION = "validation"
 SEARCHERS = ("grid", "random", "optuna")
 SCHEDULERS = ("none", "asha")
+TUNED, DEFAULTS = RULESETS = ("tuned", "defaults")
+STUDIES, SAMPLES = 3, 5  # of the ruleset "tuned": studies of a cell, and configurations of a study
 ALL = "own,training"  # the spaces of methods that are compared: every method has one, also without options of its own
 OWN = "own"  # the name that means the space of the method itself
 SETS = "sets"  # the name that means the tuning sets of the grid
@@ -39,6 +41,8 @@ class TuningOptions:
         search_seeds: seeds on which configurations are compared; None for those of the experiment.
         compares: whether the searches are for a comparison of methods. Then every method gets the same number of
             configurations, no search learns from another one, axes of the table are not searched, and no figures are drawn.
+        studies: seeds of each study, where a cell is searched several times: a study compares configurations on the first of
+            its seeds, and trains its choice with all of them. () for one search, whose choice is trained with all seeds.
     """
 
     searcher: str = "grid"
@@ -49,6 +53,20 @@ class TuningOptions:
     validation_share: float = DEFAULT_VALIDATION_SHARE
     search_seeds: tuple[int, ...] | None = None
     compares: bool = False
+    studies: tuple[tuple[int, ...], ...] = ()
+
+    def study_of(self, seed: int) -> tuple[int, ...]:
+        """The seeds of the study that has a seed; () without studies."""
+        return next((study for study in self.studies if seed in study), ())
+
+    def place(self, cell: grid_cells.Cell, layout: Mapping[str, Any]) -> str:
+        """Identifies what is searched at once: the key of a table cell, with the first seed of the study if there are several.
+
+        Args:
+            layout: of the report.
+        """
+        study = self.study_of(cell.config.seed)
+        return f"{cell.key(layout)} study {study[0]}" if study else cell.key(layout)
 
     @property
     def spaces(self) -> list[str]:
@@ -77,6 +95,9 @@ class TuningOptions:
         if "space" in own:  # files by their names, never by their paths
             of_methods = [f"{method}={Path(file).name}" for method, file in self.spaces_of_methods.items()]
             own["space"] = ",".join([*(Path(part).name for part in self.spaces), *of_methods])
+        if self.studies:
+            counts = {"studies": (len(self.studies), STUDIES), "samples": (self.samples, SAMPLES)}
+            return {"ruleset": TUNED} | {key: value for key, (value, rule) in counts.items() if value != rule} | own
         seeds = {} if self.search_seeds is None else {"search_seeds": ",".join(map(str, sorted(self.search_seeds)))}
         return {"tuned": VALIDATION, "searcher": searcher} | own | seeds
 
@@ -113,6 +134,11 @@ class TuningOptions:
             raise ConfigError(mistakes)
 
 
+def by_study(seeds: Sequence[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """Seeds of so many studies: the first has these, and each as many others that no other has."""
+    return tuple(tuple(seed + number * (max(seeds) + 1) for seed in seeds) for number in range(count))
+
+
 # How a grid chooses that names sets to be chosen on validation data: all points, compared on one seed.
 PROTOCOL = TuningOptions(space=SETS, search_seeds=(0,), compares=True)
 
@@ -129,6 +155,7 @@ class ExperimentSpec:
         substitutes: dataset without images -> dataset that replaces it.
         tuning: how hyper-parameters are chosen on validation data; None runs the grid's tuning sets, among whose points the
             table chooses on the split of its runs, as published.
+        ruleset: one of RULESETS where one was asked for; of "tuned", `tuning` has its studies.
         stored_as: its name in a store that has it under one of `earlier_labels`; "" for `label` of today.
     """
 
@@ -139,6 +166,7 @@ class ExperimentSpec:
     seeds: list[int] | None = None
     substitutes: Mapping[str, str] = field(default_factory=dict)
     tuning: TuningOptions | None = None
+    ruleset: str = ""
     stored_as: str = ""
 
     def __post_init__(self) -> None:
@@ -176,13 +204,16 @@ class ExperimentSpec:
     def _described(self, budget: str) -> str:
         as_published = self.tuning == PROTOCOL and self.grid.is_searched(budget)
         tuned = self.tuning.label_parts if self.tuning and not as_published else {}
-        return grid_cells.budget_label(budget, {**self.overrides, **tuned})
+        rules = {"ruleset": self.ruleset} if self.ruleset else {}
+        return grid_cells.budget_label(budget, {**self.overrides, **rules, **tuned})
 
     @property
     def all_seeds(self) -> list[int]:
-        """Seeds of the grid at the budget, then those that replace them: the order of a table counts both."""
-        budget = self.grid.budgets.get(self.budget)
-        own = (budget and budget.seeds) or self.grid.axes.get("seed", [0])
+        """Seeds of the grid at the budget, then those that replace them: the order of a table counts both. With studies, those
+        of all studies."""
+        if self.tuning and self.tuning.studies:
+            return [seed for study in self.tuning.studies for seed in study]
+        own = self.grid.seeds_at(self.budget)
         return [*own, *(seed for seed in self.seeds or () if seed not in own)]
 
 

@@ -36,7 +36,7 @@ def merge_cells(
     cells = _by_key(now["cells"], layout)
     stored = earlier["cells"] if earlier and earlier.get("digest") == now["digest"] else []
     for key, before in _by_key(stored, layout).items():
-        cells[key] = _merged(cells.get(key, []), before, ended)
+        cells[key] = _merged(cells.get(key, []), before, ended, "ruleset" in now)
     rank = {key: number for number, key in enumerate(_by_key(order, layout))}
     in_order = sorted(cells, key=lambda key: rank.get(key, len(rank)))
     merged = ordered(now, [cell for key in in_order for cell in sorted(cells[key], key=lambda cell: cell["seed"])])
@@ -52,12 +52,17 @@ def merge_titles(before: Titles, now: Titles) -> Titles:
     return {kind: {**before.get(kind, {}), **now.get(kind, {})} for kind in sorted({*before, *now})}
 
 
-def _merged(present: list[StoredCell], before: list[StoredCell], ended: Callable[[str], bool]) -> list[StoredCell]:
-    """The cells of one table cell: those of the present request, and those stored before that are still valid."""
+def _merged(
+    present: list[StoredCell], before: list[StoredCell], ended: Callable[[str], bool], by_rules: bool
+) -> list[StoredCell]:
+    """The cells of one table cell: those of the present request, and those stored before that are still valid. By a
+    ruleset a request has all seeds, whose choices may differ."""
     if not present:
         return before
     if present[0]["missing"]:
         return [cell for cell in before if cell["run"] and ended(cell["run"])] or present
+    if by_rules:
+        return present
     runs = {cell["run"] for cell in present}
     same = [_with_images(cell) for cell in before if _settings(cell) == _settings(present[0])]
     return [cell for cell in same if cell["run"] not in runs] + present

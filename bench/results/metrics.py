@@ -37,7 +37,8 @@ class Metric:
         title: as a heading of a column.
         less_is_better: whether the smallest is the best.
         relative: whether it compares the accuracies of clients, at the last round, with those of a reference run.
-        cost: what it counts of a run, "rounds", "mb" (per client) or "minutes"; "" for a share, which tables show in percent.
+        cost: what it counts of a run, "rounds", "mb" (per client), "minutes", "core_minutes" or "passes"; "" for a share, which
+            tables show in percent.
         target: accuracy in (0, 1) until which a cost is counted; None for the whole run.
         percent: whether it is a share, which tables show in percent; costs never are.
         ranked: whether tables mark the best.
@@ -144,10 +145,25 @@ METRICS = _Metrics(
     ),
     minutes=Metric(
         "training and evaluation of a whole run, on the machine that ran it and beside what else ran there; where a method "
-        "takes over the finished run of its base, those of both; less is better",
+        "takes over the finished run of its base, those of both; not ranked, because machines and their load differ",
         "minutes",
         less_is_better=True,
         cost="minutes",
+        ranked=False,
+    ),
+    core_minutes=Metric(
+        "process time of training and evaluation in a whole run, all cores together, without what else ran on the machine; "
+        "where a method takes over the finished run of its base, that of both; not ranked, because cores differ",
+        "core-minutes",
+        less_is_better=True,
+        cost="core_minutes",
+        ranked=False,
+    ),
+    gradient_passes=Metric(
+        "gradients of single training examples that all clients compute in a whole run, in millions; less is better",
+        "M gradient passes",
+        less_is_better=True,
+        cost="passes",
     ),
     mb=Metric(
         "sent and received per client in a whole run, in MB (10^6 bytes), mean over all clients; less is better",

@@ -128,6 +128,8 @@ class RunRecord(TypedDict):
     Attributes:
         schema: version of the keys; records without one are of the first.
         reason: why the run failed, diverged or was stopped, or why a callback has ended one that is done; else "".
+        cpu_seconds: time of processors that its process has taken for training and evaluation, over all cores; what else ran on
+            the machine is not in it. Missing from records of earlier versions, and of runs that these have begun.
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
         skew: of the partition's training examples, see `datasets.skew.Skew`.
@@ -143,8 +145,8 @@ class RunRecord(TypedDict):
             it is installed, or git knows no commit; None in records of earlier versions.
         commits: the same of other repositories with files that the run used, by the names of their folders; missing where
             there are none.
-        base_summary, base_seconds, base_code: those of the run from whose end this one started; all are missing where there is
-            none, and those but the first from records of earlier versions.
+        base_summary, base_seconds, base_cpu_seconds, base_code: those of the run from whose end this one started; all are
+            missing where there is none, and those but the first from records of earlier versions.
         host: name of the machine on which the run was trained; missing where the user did not want it there.
         client_accuracies: of the model that each client uses on the client's own test data, at the last evaluated round;
             missing where clients have no test data of their own.
@@ -158,6 +160,7 @@ class RunRecord(TypedDict):
     traceback: NotRequired[Annotated[str, str]]
     rounds: NotRequired[int]
     seconds: NotRequired[float]
+    cpu_seconds: NotRequired[float]
     bytes_per_client: NotRequired[float]
     data: NotRequired[DataSource]
     data_note: NotRequired[str]
@@ -184,6 +187,7 @@ class RunRecord(TypedDict):
     finished: NotRequired[str | None]
     base_summary: NotRequired[Summary | None]
     base_seconds: NotRequired[float]
+    base_cpu_seconds: NotRequired[float]
     base_code: NotRequired[Code]
     client_accuracies: NotRequired[list[float]]
 
@@ -321,6 +325,7 @@ class StoredLayout(TypedDict):
     standings: NotRequired[bool | str]
     gains_over: NotRequired[dict[str, Any]]
     against: NotRequired[dict[str, Any]]
+    improvement_over: NotRequired[dict[str, Any]]
     notes: NotRequired[list[str]]
     names: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]
@@ -339,6 +344,19 @@ class StoredReproduces(TypedDict):
     partitions: NotRequired[dict[str, str]]
 
 
+class StoredRuleset(TypedDict):
+    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.Ruleset`.
+
+    Attributes:
+        studies: seeds of each study; [] of the ruleset "defaults".
+        samples: configurations that a study tries; 0 of the ruleset "defaults".
+    """
+
+    name: Literal["tuned", "defaults"]
+    studies: list[list[int]]
+    samples: int
+
+
 class GridDescription(TypedDict):
     """A stored grid without its cells.
 
@@ -348,6 +366,7 @@ class GridDescription(TypedDict):
         source: the user's file; "" for a grid that comes with the harness.
         digest: of what its cells have in common.
         chosen_on: the split on which hyper-parameters were chosen.
+        ruleset: by which rules; missing where none was named.
         planned_examples: run id -> examples to train on, see `bench.experiments.cost`, of those for which that is known;
             missing from files of earlier versions.
         titles: "algorithm", "model", "dataset" or "partition" -> id -> what tables call it, of what labs have brought; missing
@@ -366,6 +385,7 @@ class GridDescription(TypedDict):
     verdict: str | None
     report: StoredLayout
     chosen_on: NotRequired[str]
+    ruleset: NotRequired[StoredRuleset]
     planned_examples: NotRequired[dict[str, int]]
     titles: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]

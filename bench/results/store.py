@@ -232,9 +232,9 @@ class Store:
     def base_fields(self, run_id: str) -> dict[str, Any]:
         """What a run that starts from the end of this one has in its record."""
         record = self.record(run_id)
-        seconds = {"base_seconds": record["seconds"]} if record and "seconds" in record else {}
-        code = {"base_code": record["code"]} if record and "code" in record else {}
-        return {"base_summary": record and record["summary"]} | seconds | code
+        known: Mapping[str, Any] = record or {}
+        also = {f"base_{key}": known[key] for key in ("seconds", "cpu_seconds", "code") if key in known}
+        return {"base_summary": record and record["summary"]} | also
 
     def is_damaged(self, run_id: str) -> bool:
         """Whether the folder of a run holds something that cannot be used."""

@@ -91,7 +91,8 @@ class Run:
         if self.task.weights:
             self._weights[config.weights] = self.task.weights.digest
         self._data_note = dataset.note
-        self._seconds, self._peak_mb = 0.0, 0.0  # of the part before the checkpoint from which the run continues
+        # With those of the part before the checkpoint from which the run continues.
+        self._seconds, self._cpu_seconds, self._peak_mb = 0.0, 0.0, 0.0
         self._diverged = self._stopped = ""
         self._deployed: Deployed | None = None
         self._client_accuracies: list[float] | None = None  # of the last evaluated round
@@ -123,6 +124,7 @@ class Run:
             "rows": self.rows,
             "client_accuracies": self._client_accuracies,
             "seconds": self._seconds,
+            "cpu_seconds": self._cpu_seconds,
             "peak_memory_mb": peak,
             "callbacks": self._own,
             "stopped": self._stopped,
@@ -140,6 +142,7 @@ class Run:
         if lacking:
             raise UnusableCheckpoint(f"its checkpoint is of round {done}, but {', '.join(lacking)} is to be kept too")
         self.state, self.rows, self._seconds = checkpoint["state"], checkpoint["rows"], checkpoint["seconds"]
+        self._cpu_seconds = checkpoint.get("cpu_seconds", math.nan)  # earlier versions have none
         self._peak_mb = checkpoint["peak_memory_mb"]
         self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
         self._own |= checkpoint.get("callbacks", {})
@@ -164,23 +167,27 @@ class Run:
             evaluation; "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are
             any; and "local_models", if they are traced in an evaluated round (see `bench.callbacks.local_models`).
         """
-        known = self.state, list(self.rows), self._seconds, self._diverged, self._client_accuracies, dict(self._own)
+        times = self._seconds, self._cpu_seconds
+        known = self.state, list(self.rows), times, self._diverged, self._client_accuracies, dict(self._own)
         try:
             return self._step()
         except BaseException:
-            self.state, self.rows, self._seconds, self._diverged, self._client_accuracies, self._own = known
+            self.state, self.rows, times, self._diverged, self._client_accuracies, self._own = known
+            self._seconds, self._cpu_seconds = times
             self._stopped = ""
             raise
 
     def start_from_base(self, state: dict[str, Any]) -> None:
         """Instead of training, of a method that is `post_hoc`: the last state of a finished run of its base. What is measured
         is one row; its seconds are those of deploying and testing alone. What is deployed is kept as the final state."""
-        begin, self.state = time.perf_counter(), on_device(state, self.task.device)
+        begin, begin_cpu = time.perf_counter(), time.process_time()
+        self.state = on_device(state, self.task.device)
         base_ended = self.finished
         row = self._measured(evaluated=base_ended)
         if not base_ended:
             self._diverged = f"the run of its base had diverged after round {self.round}"
         self._seconds = row["seconds"] = time.perf_counter() - begin
+        self._cpu_seconds = time.process_time() - begin_cpu
         self.rows.append(row)
         if self._folder and self._retention.final != "none" and self._deployed:
             kept = {"round": self.round, "params": self._deployed.params, "buffers": self._deployed.buffers}
@@ -188,7 +195,7 @@ class Run:
             self._kept = "deployed"
 
     def _step(self) -> dict[str, Any]:
-        begin, before = time.perf_counter(), self.state["costs"]["examples"]
+        begin, begin_cpu, before = time.perf_counter(), time.process_time(), self.state["costs"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
@@ -196,6 +203,7 @@ class Run:
         row = self._measured(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
         row["examples_per_second"] = (self.state["costs"]["examples"] - before) / trained
         self._seconds += time.perf_counter() - begin
+        self._cpu_seconds += time.process_time() - begin_cpu
         row["seconds"] = self._seconds
         self._look(previous, row)
         self.rows.append(row)
@@ -248,6 +256,7 @@ class Run:
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""
         own = {} if self._client_accuracies is None else {"client_accuracies": self._client_accuracies}
+        own |= {} if math.isnan(self._cpu_seconds) else {"cpu_seconds": self._cpu_seconds}
         return own | {
             "status": "diverged" if self._diverged else "done",
             "reason": self._diverged or self._stopped,

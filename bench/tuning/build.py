@@ -32,7 +32,7 @@ def make_searches(
     fixed: Collection[str] = (),
     sets: Sequence[Tuning] = (),
 ) -> dict[str, Search]:
-    """A search for each table cell whose method has something to search.
+    """A search for each table cell, or each of its studies, whose method has something to search.
 
     Args:
         cells: of the split "test", one for each table cell and seed.
@@ -41,7 +41,7 @@ def make_searches(
         sets: tuning sets of the grid, which the space SETS stands for.
 
     Returns:
-        Key of a table cell (see `bench.experiments.cells.Cell.key`) -> search. Among tuning sets, what is wrapped by a method
+        Place of cells (see `TuningOptions.place`) -> search. Among tuning sets, what is wrapped by a method
         that calibrates is searched without it: cells of one base have equal searches, of one name, and share their choice.
 
     Raises:
@@ -54,7 +54,7 @@ def make_searches(
     if absent := [method for method in tuning.spaces_of_methods if cells and method not in there]:
         raise ConfigError([f"--space names a space of {absent[0]}, but only {', '.join(sorted(there))} are searched."])
     for cell in cells:
-        by_key.setdefault(cell.key(layout), []).append(cell)
+        by_key.setdefault(tuning.place(cell, layout), []).append(cell)
     found, mistakes = {}, []
     for key, members in by_key.items():
         try:
@@ -149,7 +149,7 @@ def unsearched(
         return []
     found, spaces = {}, {*search_spaces.names(), *tuning.spaces_of_methods}
     for cell in cells:
-        search = searches.get(cell.key(layout))
+        search = searches.get(tuning.place(cell, layout))
         for method in _methods_of(cell) if search else ():
             options = [key for key in options_of(method) if key not in ("base", *_STAGES, *fixed)]
             if search and options and method not in spaces and not {*options} & search.space.keys():
@@ -184,6 +184,8 @@ def _searched_run(cell: Cell, space: Space, tuning: TuningOptions) -> RunConfig:
 
 def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Search:
     seeds = tuning.search_seeds or [cell.config.seed for cell in cells]
+    if study := tuning.study_of(cells[0].config.seed):
+        seeds = study[:1]
     own = {cell.config.seed: _searched_run(cell, space, tuning) for cell in cells}
     any_seed = next(iter(own.values()))
     configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
@@ -205,7 +207,8 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
     if mistakes:
         raise ConfigError(mistakes)
     metric = (tuning.metric or reported[0]).removeprefix(f"{VALIDATION}_")
-    return Search(configs, space, tuning.searcher, tuning.scheduler, metric, tuning.samples, not tuning.compares)
+    how = tuning.searcher, tuning.scheduler, metric, tuning.samples
+    return Search(configs, space, *how, warm_start=not tuning.compares, tries_usual=not tuning.studies)
 
 
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:

@@ -52,6 +52,8 @@ class Search:
         samples: number of configurations to try, at most; None for all of a grid.
         warm_start: whether the searcher "optuna" learns from configurations that other searches have finished; then these
             can be chosen, too.
+        tries_usual: whether the method's usual hyper-parameters are the first configuration, if the space has them; else all
+            are drawn.
     """
 
     configs: Mapping[int, RunConfig]
@@ -61,6 +63,7 @@ class Search:
     metric: str
     samples: int | None
     warm_start: bool = True
+    tries_usual: bool = True
 
     @property
     def template(self) -> RunConfig:
@@ -123,7 +126,9 @@ class Search:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""
         space = {key: parameter.model_dump(exclude={"source"}) for key, parameter in self.space.items()}
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
-        start = {} if self.searcher == "grid" else {"start": self.usual}  # the first configuration
+        start = (
+            {} if self.searcher == "grid" else {"start": self.usual if self.tries_usual else None}
+        )  # the first configuration
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "warm_start")}
         return {"runs": [*self.runs(first)], "space": space, **start, **how}
 

@@ -1,7 +1,7 @@
 """Hyper-parameters from searches: runs that a search starts from, its configurations, what was chosen for places of a table."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from datasets import resized
 
 
 def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
-    """Key of a table cell (see `bench.experiments.cells.cell_key`) -> its search, for the cells whose images are there.
+    """Place of cells (see `bench.experiments.spec.TuningOptions.place`) -> their search, for the cells whose images are there.
 
     Raises:
         ConfigError: with everything that is wrong.
@@ -84,8 +84,8 @@ def choose(
         save: writes the table of a search and, if they are wanted, its figures, and returns the files.
 
     Returns:
-        Key of a table cell -> what was chosen and how (see `describe_choice`): the configuration with the best mean over
-        seeds among those that were trained to the end and diverged with no seed.
+        Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -111,11 +111,11 @@ def choose(
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
-        choices = [one for one in outcomes if one.is_choice]
-        if failed or not choices:
+        best = best_of(outcomes, tuning)
+        if failed or best is None:
             troubles.append(_trouble(study.search, failed))
         else:
-            found[name] = describe_choice(study.search, choices[0], outcomes)
+            found[name] = describe_choice(study.search, best, outcomes)
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
@@ -123,6 +123,14 @@ def choose(
     if troubles:
         raise ValueError(" ".join(troubles))
     return {key: found[search.name] for key, search in searches.items()}
+
+
+def best_of(outcomes: Sequence[Outcome], tuning: TuningOptions) -> Outcome | None:
+    """The first of sorted outcomes that can be chosen; None if there is none. In studies also one that diverged, where all did:
+    its runs will show that the study has missed."""
+    able = (one for one in outcomes if one.is_choice)
+    others = (one for one in outcomes if tuning.studies and one.complete)
+    return next(able, None) or next(others, None)
 
 
 def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) -> dict[str, Any]:

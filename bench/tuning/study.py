@@ -257,7 +257,11 @@ class Study:
             key: where.grid[0] for key, where in self.search.space.items() if where.low is None and len(where.grid) == 1
         }
         usual = self.search.usual | single
-        if not self._proposed and all(map(_holds, self.search.space.values(), usual.values())):
+        if (
+            self.search.tries_usual
+            and not self._proposed
+            and all(map(_holds, self.search.space.values(), usual.values()))
+        ):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
             # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.

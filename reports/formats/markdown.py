@@ -19,7 +19,7 @@ def render(report: Report) -> str:
             parts.append(f"## {escape(table.heading)}")
         parts.append(_table(table))
     for table in report.secondary:
-        of = f" ({table.heading})" if len(report.tables) > 1 else ""
+        of = f" ({table.heading})" if table.metric and len(report.tables) > 1 else ""
         parts += [f"## {escape(table.title + of)}", _table(table)]
     parts += [_sentence(report.facts)] * bool(report.facts)
     parts += ["\n".join(f"- {_sentence(note)}" for note in report.notes)] * bool(report.notes)

@@ -1,6 +1,6 @@
 // Chooses what the charts show; Vega-Lite draws them. They are drawn anew when a choice or the colour scheme changes.
 
-const { themes, curves, partitions } = JSON.parse(document.getElementById("data").textContent);
+const { themes, board, curves, partitions } = JSON.parse(document.getElementById("data").textContent);
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 const theme = () => themes[scheme.matches ? "dark" : "light"];
 
@@ -11,6 +11,12 @@ async function draw(place, spec, points, description) {
   const logLevel = 1; // errors; a layer without points is no reason to warn
   const options = { actions, config: theme().config, renderer: "svg", tooltip, logLevel };
   await window.vegaEmbed(place, { ...spec, description, datasets: { points } }, options);
+}
+
+if (board.length) {
+  const redraw = () => board.forEach(({ title, note, spec, points }, i) => draw(`#board-${i}`, spec, points, `${title}: ${note}`));
+  scheme.addEventListener("change", redraw);
+  redraw();
 }
 
 if (curves.panels.length) {

@@ -33,6 +33,7 @@ _HEIGHT = 360  # pixels
 _THINNED = "long lines have fewer points than rounds: first, last, and the highest and lowest between"
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
 _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
+_APART = tuple(COLOURS[number] for number in (0, 6, 4, 2, 5, 1))  # the easiest to tell apart on white
 _LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
 
 
@@ -88,8 +89,11 @@ def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
     light = {line: style.color for line, style in _styles(report, panels).items()}
     dark = {line: _readable(colour) for line, colour in light.items()}
     return {
-        name: {"config": _config(inks, [*colours.values()]), "colours": colours}
-        for name, inks, colours in (("light", _LIGHT, light), ("dark", _DARK, dark))
+        name: {"config": _config(inks, [*colours.values()], apart), "colours": colours}
+        for name, inks, colours, apart in (
+            ("light", _LIGHT, light, [*_APART]),
+            ("dark", _DARK, dark, [*map(_readable, _APART)]),
+        )
     }
 
 
@@ -184,7 +188,7 @@ def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
     }
 
 
-def _config(inks: dict, colours: list[str]) -> dict:
+def _config(inks: dict, colours: list[str], apart: list[str]) -> dict:
     """Vega-Lite's config for all charts of a theme."""
     words = {"labelColor": inks["muted"], "titleColor": inks["text"]}
     axis = words | {"gridColor": inks["grid"], "domainColor": inks["muted"], "tickColor": inks["muted"]}
@@ -194,7 +198,7 @@ def _config(inks: dict, colours: list[str]) -> dict:
         "view": {"stroke": None},
         "axis": axis | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8},
         "legend": words | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-        "range": {"category": colours},
+        "range": {"category": colours, "ordinal": apart},
         "circle": {"color": COLOURS[0]},
     }
 

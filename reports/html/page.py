@@ -16,7 +16,7 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
-from reports.html import bubbles, curves, runs, vega
+from reports.html import board, bubbles, curves, runs, vega
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.footnotes import without_paths
 from reports.tables.names import Names
@@ -44,9 +44,12 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
     figures = report if as_tables else build(of_figures, records, value)
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
+    themes = curves.themes(figures, panels)
+    charts = board.collect(report, grid)
     shown = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
     data = {
-        "themes": curves.themes(figures, panels),
+        "themes": themes,
+        "board": charts,
         "curves": {
             "panels": [panel | {"name": METRICS[panel["metric"]].title} for panel in curves.named(figures, panels)],
             "axes": curves.AXES,
@@ -67,9 +70,22 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
         lines=runs.lines(shown, value, grid, records),
         data=data,
         style=_part("page.css"),
-        vega=Markup(vega.script()) if panels or partitions else "",
+        vega=Markup(vega.script()) if charts or panels or partitions else "",
         scripts=[_part(name) for name in _SCRIPTS],
+        chosen=_chosen(report) if charts else {},
     )
+
+
+def _chosen(report: Report) -> dict[tuple[str, ...], list[tuple[str, str]]]:
+    """Labels of a row -> the chosen hyper-parameters of its cells, with the names of their columns."""
+    found: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+    for table in report.choices:
+        for row in table.rows:
+            *labels, column = row.labels
+            for cell in filter(None, row.cells):
+                name = table.names.value(table.row_keys[-1], column).plain
+                found.setdefault(tuple(labels), []).append((name, cell.measured))
+    return found
 
 
 @functools.cache

@@ -24,6 +24,7 @@ _LEFT_OUT = (
     "diagnostics",
     "client_accuracies",
     "reached",
+    "last_row",
     "changed",
     "code",
     "base_code",

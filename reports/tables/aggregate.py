@@ -24,6 +24,9 @@ from reports.tables.relative import is_shown, relative_scores
 SETTING = ["dataset", "partition", "algorithm", "model", "clients", "participation", "variant", "published_as"]
 NO_METRIC = "no such metric"
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
+BETWEEN_RUNS = "+"  # of one study
+BETWEEN_CHOICES = " | "  # of the studies of one cell
+_OF_STUDIES = ("seed", "score", "missed", "lacking", "std_last10", "done", "diverged", "failed", "stale", "run")
 
 
 def row_keys(grid: StoredGrid) -> list[str]:
@@ -94,7 +97,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         the target of the metric), lacking (why a run that is done does not have the metric, or ""),
         std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool),
         stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
-        Of a relative metric there is no line of reference runs.
+        Of a relative metric there is no line of reference runs. Of a grid with studies a line is one study, see `_by_study`.
 
     Raises:
         ValueError: if two runs of one seed belong to the same table cell.
@@ -144,10 +147,49 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
             f"Grid {grid['grid']!r} has more than one run with seed {twice.iloc[0]['seed']} for ({where}): "
             "name the axis in which they differ among the report's rows or columns."
         )
-    return runs
+    return _by_study(runs, keys, studies) if (studies := studies_of(grid)) else runs
 
 
-def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> pd.DataFrame:
+def is_board(grid: StoredGrid) -> bool:
+    """Whether a grid is a board: methods are ranked by single seeds, or by studies, and stand in the order of their ranks."""
+    return grid["report"].get("standings") == "seeds"
+
+
+def studies_of(grid: StoredGrid) -> list[list[int]]:
+    """Seeds of each study of a grid that was run by the ruleset "tuned"; [] for others."""
+    return grid["ruleset"]["studies"] if "ruleset" in grid else []
+
+
+def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> pd.DataFrame:
+    """One line per study of each cell, with its number as `seed` and the mean over its seeds as score.
+
+    A study has diverged, which counts as a miss, if one of its runs has diverged or failed; it has missed a target if one has.
+    The choices of all studies of a cell are its one `choice`: none of them is selected by the numbers that are shown.
+    """
+    study = {str(seed): number for number, seeds in enumerate(studies, 1) for seed in seeds}
+    runs = runs[runs["seed"].isin(study)].assign(lost=runs["diverged"] | runs["failed"])
+    of = [*keys, runs["seed"].map(study).rename("study")]
+    runs = runs.assign(ended=runs["done"] | runs["lost"])
+    firsts = [key for key in runs if key not in {*keys, "lost", "ended"}]
+    found = runs.groupby(of, sort=False).agg(
+        **{name: (name, "first") for name in firsts if name not in _OF_STUDIES},
+        score=("score", lambda scores: scores.mean(skipna=False)),
+        missed=("missed", "any"),
+        lacking=("lacking", "max"),
+        std_last10=("std_last10", "mean"),
+        done=("done", "all"),
+        diverged=("lost", "any"),
+        stale=("stale", "any"),
+        ended=("ended", "all"),
+        run=("run", lambda ids: BETWEEN_RUNS.join(ids.dropna()) or None),
+    )
+    found["diverged"] &= found["ended"]
+    found = found.drop(columns="ended").assign(failed=False).reset_index().rename(columns={"study": "seed"})
+    choices = found.groupby(keys, sort=False)["choice"].transform(BETWEEN_CHOICES.join)
+    return found.assign(choice=choices.where(choices.str.strip(BETWEEN_CHOICES) != "", ""))
+
+
+def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, studies: int = 0) -> pd.DataFrame:
     """One line per cell, in the order of the runs.
 
     Args:
@@ -155,14 +197,17 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
         keys: names of the columns that identify a cell.
         std: `population` or `sample`, a key of DDOF.
         sign: -1 where less is better, so that the setting with the smallest mean is chosen.
+        studies: number of studies where the runs are of studies: then `mean` is the median over these, in which those that have
+            missed are behind all others, NaN if the median is one of these; and seeds are studies.
 
     Returns:
         Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
         (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that a single planned seed has its std
         over the last 10 rounds if the value is `last10`; both of the seeds that reached a target), seeds, done, missed (of
         those done), diverged, failed, stale (numbers of seeds), few ("1 seed" where others have more; "" also where some of its
-        own are missing), run_ids. Columns about all settings of the cell: settings (how many there are), tried (how many ended
-        on every seed, done or diverged), complete.
+        own are missing), run_ids, units (the same ids, those of a study joined), low, high (the least and the greatest score),
+        studies. Columns about all settings of the cell: settings (how many there are), tried (how many ended on every seed,
+        done or diverged), complete.
     """
     by_setting = runs.groupby([*keys, "choice"], sort=False)
     firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
@@ -178,8 +223,15 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
         stale=("stale", "sum"),
-        run_ids=("run", lambda ids: " ".join(ids.dropna())),
+        units=("run", lambda ids: " ".join(ids.dropna())),
+        low=("score", "min"),
+        high=("score", "max"),
     )
+    settings["run_ids"] = settings["units"].str.replace(BETWEEN_RUNS, " ")
+    if studies:
+        lost = runs["score"].where(~(runs["diverged"] | runs["missed"]), -sign * math.inf)
+        medians = lost.groupby([runs[key] for key in (*keys, "choice")], sort=False).median()
+        settings["mean"] = medians.replace([-math.inf, math.inf], math.nan)
     settings["std"] = by_setting["score"].std(ddof=DDOF[std]).where(settings["done"] - settings["missed"] > 1)
     # Table 3 of FedConcat prints the std of a single run over its last rounds.
     settings["std"] = settings["std"].fillna(settings["std_last10"].where(settings["seeds"] == 1))
@@ -195,7 +247,8 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1) -> p
     cells["complete"] = cells["measured"] & (cells["tried"] == cells["settings"])
     counted = cells["done"].map(lambda done: f"{done} seed{'s' * (done > 1)}")
     few = (cells["done"] == cells["seeds"]) & (cells["done"] < cells["done"].max()) & (cells["done"] > 0)
-    return cells.assign(few=counted.where(few, "")).drop(columns=["ended", "measured", "std_last10"]).reset_index()
+    cells = cells.assign(few=counted.where(few, ""), studies=studies)
+    return cells.drop(columns=["ended", "measured", "std_last10"]).reset_index()
 
 
 def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -206,7 +259,7 @@ def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         runs: of `collect_runs`.
     """
     scored = runs.dropna(subset=["run", "score"]).drop_duplicates("run").set_index("run")[["seed", "score"]]
-    chosen = cells["run_ids"].str.split().explode().to_frame("run").join(scored, on="run", how="inner")
+    chosen = cells["units"].str.split().explode().to_frame("run").join(scored, on="run", how="inner")
     return chosen.pivot(columns="seed", values="score").reindex(cells.index)
 
 
@@ -215,6 +268,10 @@ def choice_of(cell: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(chosen_in(cell).items()))
 
 
-def short(choice: str) -> str:
+def short(choice: str, digits: int = 4) -> str:
     """A choice with its decimals as people read them: rounded, where a search has drawn them from a range, and 10 for 10.0."""
-    return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?(?![\w.])", lambda found: number(float(found[0])), choice)
+
+    def rounded(found: re.Match) -> str:
+        return number(float(f"{float(found[0]):.{digits}g}"))
+
+    return re.sub(r"(?<![\w.])\d+\.\d+(e[-+]?\d+)?(?![\w.])", rounded, choice)

@@ -1,8 +1,8 @@
 """Metrics of what runs have cost: in all, or until their accuracy reached a target."""
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from bench.results.metrics import METRICS, reaches
 from bench.results.records import RoundRow, StoredGrid
@@ -16,9 +16,10 @@ _JUDGED: tuple[Literal["accuracy", "own_accuracy"], ...] = ("accuracy", "own_acc
 
 
 def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
-    """Records in which, under "reached", every run that is done says where it reached each target of the report's metrics.
+    """Records in which every run that is done says what the report's metrics need of its rounds: under "reached" where it
+    reached each target, under "last_row" its last round.
 
-    That is the round's row, None if no evaluated round did, or NO_ACCURACY. Rounds are read only if a metric has a target.
+    The former is the round's row, None if no evaluated round did, or NO_ACCURACY. Rounds are read only if a metric needs them.
 
     Args:
         grid: expanded grid.
@@ -27,13 +28,15 @@ def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
     """
     shown = [grid["report"]["metric"], *grid["report"].get("metrics", ())]
     targets = {target for metric in shown if metric in METRICS and (target := METRICS[metric].target) is not None}
-    if not targets:
+    if not targets and not any(metric in METRICS and METRICS[metric].cost == "passes" for metric in shown):
         return records
     found = dict(records)
     for run, record in records.items():
         if record["status"] == "done":
             rows = store.rows(run)
             found[run] = {**record, "reached": {target: _first(rows, target) for target in targets}}
+            if rows:
+                found[run]["last_row"] = rows[-1]
     return found
 
 
@@ -50,11 +53,15 @@ def cost_scores(grid: StoredGrid, records: Records, metric: str) -> dict[str, fl
 
 def _cost(record: ReportedRecord, metric: str) -> float | str:
     about = METRICS[metric]
-    if about.cost == "minutes":
+    if about.cost in ("minutes", "core_minutes"):
         # A run from the end of another costs both; of that one, records of earlier versions know the accuracies alone.
-        parts = [record.get("seconds"), record.get("base_seconds") if "base_summary" in record else 0]
-        known = [part for part in parts if part is not None]
-        return sum(known) / 60 if len(known) == len(parts) else NOT_RECORDED
+        own, base = ("seconds", "base_seconds") if about.cost == "minutes" else ("cpu_seconds", "base_cpu_seconds")
+        known: Mapping[str, Any] = record
+        parts: list[Any] = [known.get(own), known.get(base) if "base_summary" in record else 0]
+        return NOT_RECORDED if None in parts else sum(parts) / 60
+    if about.cost == "passes":
+        last = record.get("last_row", {})
+        return last["examples"] / 1e6 if "examples" in last else NOT_RECORDED
     if about.target is None:
         return record["bytes_per_client"] / 1e6 if "bytes_per_client" in record else NOT_RECORDED
     row = record["reached"][about.target]

@@ -19,7 +19,16 @@ from bench.results.metrics import METHOD, METRICS
 from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
-from reports.tables.aggregate import NO_METRIC, cell_keys, compared_keys, contest_name, label, split_of
+from reports.tables.aggregate import (
+    NO_METRIC,
+    cell_keys,
+    compared_keys,
+    contest_name,
+    is_board,
+    label,
+    split_of,
+    studies_of,
+)
 from reports.tables.layout import HAS_NONE
 from reports.tables.names import Names
 from reports.tables.published_comparison import (
@@ -125,7 +134,9 @@ def about_runs(grid: StoredGrid, records: Records, cells: pd.DataFrame, names: N
     yield from _data(cells, names)
     yield from version_notes(grid)
     yield from _unfinished(cells)
-    yield from _traffic(grid, records, names)
+    if not is_board(grid) or "mb" not in cells["metric"].unique():  # which has a column of it
+        yield from _traffic(grid, records, names)
+    yield from _machines(grid, records, cells)
     yield from _caveats(grid, records, names)
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
@@ -175,6 +186,9 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     listed = f"({', '.join(map(str, seeds))})"
     alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
+    if studies := studies_of(grid):
+        each = "; ".join(", ".join(map(str, study)) for study in studies)
+        spread = f"median [lowest, highest] over {len(studies)} studies, a study is the mean over its seeds ({each})"
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
 
@@ -290,6 +304,18 @@ def _traffic(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
         )
         where = names.value("dataset", dataset).plain
         yield f"Sent and received, MB (10^6 bytes) per client on {where}: {', '.join(amounts)}."
+
+
+def _machines(grid: StoredGrid, records: Records, cells: pd.DataFrame) -> Iterable[str]:
+    """On which machines times were measured, if there were several."""
+    timed = [METRICS[name].title for name in ("minutes", "core_minutes") if name in cells["metric"].values]
+    done = [one for _, one in distinct_runs(grid, records).values() if one["status"] == "done"]
+    counts = Counter((record.get("host", "a machine without a name"), record.get("device", "cpu")) for record in done)
+    if timed and len(counts) > 1:
+        shares = ", ".join(
+            f"{host}{f' with {device}' * (device != 'cpu')} ({_runs(n)})" for (host, device), n in counts.items()
+        )
+        yield f"{' and '.join(timed)}: not comparable across rows, for they are of several machines: {shares}."
 
 
 def _method(grid: StoredGrid, cell: StoredCell, names: Names) -> str:

@@ -26,8 +26,9 @@ class Cell:
     """One cell of a table, as text.
 
     Attributes:
-        measured: "53.2±0.9", or "" if no seed has a result; of a target "12±1 (2 of 3 seeds)" or "not reached".
-        caveats: limits of the number: "2/3 seeds", "diverged", "no data: svhn", "on cifar10".
+        measured: "53.2±0.9", or "" if no seed has a result; of a target "12±1 (2 of 3 seeds)" or "not reached"; of studies
+            "53.2 [52.5, 54.0]".
+        caveats: limits of the number: "2/3 seeds", "diverged", "no data: svhn", "on cifar10", "1 of 3 studies missed".
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
@@ -143,7 +144,7 @@ def printed(metric: str, value: float, digits: int | None = None, std: float = m
 def with_std(metric: str, value: float, std: float, digits: int | None = None, sign: str = "") -> tuple[str, str]:
     """A value of a metric and its std as tables, pages and figures print them: the one rule of rounding.
 
-    Percentages have one decimal, or as many as a paper has. Costs have four digits, and no more decimals than leave their std
+    Percentages have one decimal, or as many as a paper has. Costs have three digits, and no more decimals than leave their std
     three digits; both have the same decimals. Metrics of methods and callbacks that are not in percent have three digits.
 
     Args:
@@ -170,12 +171,11 @@ def _scalar(value: float, std: float, sign: str) -> tuple[str, str]:
 
 
 def _cost(value: float, std: float, sign: str) -> tuple[str, str]:
-    places = min(_decimals(value, 4), _decimals(std, 3))
+    places = min(_decimals(value, 3), _decimals(std, 3))
+    value, std = (float(f"{exact:.3g}") for exact in (value, std))
     mean, spread = (f"{number:{form}.{places}f}" for number, form in ((value, sign and "+z"), (std, "")))
     if math.isnan(std) or float(spread) == 0:
         return (sign if value >= 0 else "") + number(value), ""
-    if not places:
-        return mean, f"{float(f'{std:.3g}'):.0f}"
     while places and mean[-1] == spread[-1] == "0":
         places, mean, spread = places - 1, mean[:-1], spread[:-1]
     return mean.removesuffix("."), spread.removesuffix(".")
@@ -264,22 +264,28 @@ def _show(cell, names: Names) -> Cell:
         best=cell.best,
         not_significant=cell.not_significant,
         gain="" if pd.isna(cell.gain) else _joined(with_std(cell.metric, cell.gain, cell.gain_std, sign="+")),
-        mean=cell.mean if cell.done > cell.missed else None,
+        mean=cell.mean if cell.done > cell.missed and not math.isnan(cell.mean) else None,
         runs=tuple(cell.run_ids.split()),
     )
 
 
 def measured(cell) -> str:
-    """The mean, and over which seeds it is where some have not reached the target."""
+    """The mean, and over which seeds it is where some have not reached the target; of studies the median and the range."""
     reached = cell.done - cell.missed
     if not reached:
         return NOT_REACHED if cell.done else ""
+    if cell.studies:
+        if math.isnan(cell.mean):
+            return ""
+        median, low, high = (printed(cell.metric, value) for value in (cell.mean, cell.low, cell.high))
+        return (median if low == high else f"{median} [{low}, {high}]") + which_seeds(cell)
     return _joined(with_std(cell.metric, cell.mean, cell.std)) + which_seeds(cell)
 
 
 def which_seeds(cell) -> str:
     """ " (2 of 3 seeds)" where some have not reached the target, else ""."""
-    return f" ({cell.done - cell.missed} of {cell.done} seeds)" if cell.missed else ""
+    of = "studies" if cell.studies else "seeds"
+    return f" ({cell.done - cell.missed} of {cell.done} {of})" if cell.missed else ""
 
 
 def _joined(parts: tuple[str, str]) -> str:
@@ -294,6 +300,11 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
         return
     if cell.lacking and not cell.done:
         yield cell.lacking
+    elif cell.studies and cell.done < cell.seeds:
+        if waiting := cell.seeds - cell.done - cell.diverged:
+            yield f"{waiting} of {cell.studies} studies to end"
+        if cell.diverged:
+            yield f"{cell.diverged} of {cell.studies} studies missed"
     elif cell.seeds in (cell.diverged, cell.failed):
         yield "diverged" if cell.diverged else "failed"
     elif cell.done < cell.seeds:

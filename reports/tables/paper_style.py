@@ -57,6 +57,7 @@ def as_printed(report: Report, grid: StoredGrid) -> Report:
         further=(),
         choices=(),
         standings=(),
+        spaces=(),
     )
 
 

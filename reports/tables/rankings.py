@@ -1,15 +1,26 @@
 """Mean ranks and pairwise wins of the columns of a table over its rows, or ranks alone over single seeds, with bootstrap
 intervals."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
+from bench.experiments.labels import competitor
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, contest_name, label
+from reports.tables.aggregate import (
+    cell_keys,
+    compared_keys,
+    competitors_of,
+    contest_keys,
+    contest_name,
+    is_board,
+    label,
+    studies_of,
+)
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name, Names
 from reports.tables.significance import competitors, merits
@@ -19,12 +30,13 @@ RESAMPLES = 9999
 FEW_ROWS = 10  # below, percentile intervals are clearly too narrow
 COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows")
 
+_FORMS = {"mean_rank": ".1f", "iqm": ".1f"}  # of numbers of a board; others are whole
 _BATCH = 10**6  # numbers of resampled rows in memory at once
 
 
-def by_seed(grid: StoredGrid) -> bool:
-    """Whether ranks are those of single seeds."""
-    return grid["report"].get("standings") == "seeds"
+def unit(grid: StoredGrid) -> str:
+    """What has one score in a setting of a board."""
+    return "study" if studies_of(grid) else "seed"
 
 
 def standings(
@@ -48,7 +60,7 @@ def standings(
         percent of rows. low and high are the ends of percentile bootstrap intervals over rows. Empty with fewer than two
         columns or two rows.
     """
-    ranked = _ranked_by_seed(cells, runs, grid, metric) if by_seed(grid) else _ranked(cells, grid, metric)
+    ranked = _ranked_by_seed(cells, runs, grid, metric) if is_board(grid) else _ranked(cells, grid, metric)
     values = ranked[[name for name in columns if name in ranked]].dropna()
     count, names = len(values), list(values.columns)
     if len(names) < 2 or count < 2:
@@ -56,7 +68,7 @@ def standings(
     ranks = values.rank(axis=1, ascending=False).to_numpy()
     own, other = values.to_numpy()[:, :, None], values.to_numpy()[:, None, :]
     wins = 100 * ((own > other) + 0.5 * (own == other))
-    pairs = [] if by_seed(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
+    pairs = [] if is_board(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
     measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
     low, high = _interval(measured)
     return pd.DataFrame(
@@ -75,24 +87,17 @@ def standings(
 def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
     """Standings of all metrics as tables with one row per column of the grid's table: one for each metric, or, by seed, one of
     all metrics with the best of the first one at the top."""
+    names = names_of_competitors(grid)
+    labels = (" ".join(compared_keys(grid)),)
+    if is_board(grid):
+        yield from _of_board(found, labels, grid, names)
+        return
     by_metric = dict([*found.groupby("metric", sort=False)])
     shown: dict[tuple, Cell] = {}
     for line in found.itertuples():
         digits = ".2f" if line.measure == "mean_rank" else ".0f"
         text = f"{line.value:{digits}} [{line.low:{digits}}, {line.high:{digits}}]"
         shown[line.metric, line.column, line.over] = Cell(text, mean=line.value)
-    names = _names(grid)
-    labels = (" ".join(compared_keys(grid)),)
-    if by_seed(grid):
-        first = next(iter(by_metric.values())).sort_values("value", kind="stable")
-        ranked = tuple(dict.fromkeys([*first["column"], *found["column"]]))
-        rows = tuple(Row((one,), tuple(shown.get((metric, one, "")) for metric in by_metric)) for one in ranked)
-        headings = [METRICS[metric].title for metric in by_metric]
-        titles = tuple(f"by {heading}" for heading in headings)
-        less = (True,) * len(titles)
-        title = _title(found, grid)
-        yield Table(", ".join(headings), labels, titles, rows, "metric", title=title, less_is_better=less, names=names)
-        return
     for metric, lines in by_metric.items():
         ranked = tuple(lines["column"].unique())
         rows = tuple(Row((one,), tuple(shown.get((metric, one, over)) for over in ("", *ranked))) for one in ranked)
@@ -102,7 +107,60 @@ def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
         yield Table(metric, labels, titles, rows, "metric", title=title, less_is_better=less, names=names)
 
 
-def _names(grid: StoredGrid) -> Names:
+def _of_board(found: pd.DataFrame, labels: tuple[str, ...], grid: StoredGrid, names: Names) -> Iterator[Table]:
+    """Mean ranks of all metrics side by side, and what is measured of the first one, with the best of this at the top."""
+    shown = {
+        (line.metric, line.measure, line.over, line.column): Cell(
+            f"{line.value:{(form := _FORMS.get(line.measure, '.0f'))}} [{line.low:{form}}, {line.high:{form}}]",
+            mean=line.value,
+        )
+        for line in found.itertuples()
+    }
+    ranks = {key[0]: key[:3] for key in shown if key[1] == "mean_rank"}
+    others = dict.fromkeys(key[:3] for key in shown if key[1] != "mean_rank")
+    columns = {f"by {METRICS[metric].title}": key for metric, key in ranks.items()}
+    columns |= {_heading(measure, over, labels[0], names): (metric, measure, over) for metric, measure, over in others}
+    ranks_of = _first_ranks(found)
+    ranked = sorted({key[3]: None for key in shown}, key=lambda one: ranks_of.get(one, math.inf))
+    rows = tuple(Row((one,), tuple(shown.get((*key, one)) for key in columns.values())) for one in ranked)
+    less = tuple(measure == "mean_rank" for _, measure, _ in columns.values())
+    heading = ", ".join(METRICS[metric].title for metric in ranks)
+    title = _title(found[found["measure"] == "mean_rank"], grid)
+    yield Table(heading, labels, (*columns,), rows, "metric", title=title, less_is_better=less, names=names)
+
+
+def _heading(measure: str, over: str, key: str, names: Names) -> str:
+    if measure == "better_than":
+        return f"better than {names.value(key, over).plain}, %"
+    if measure.startswith("within_"):
+        points = measure.removeprefix("within_")
+        return "the best, %" if points == "0" else f"within {points} point{'s' * (points != '1')}, %"
+    return "interquartile mean"
+
+
+def in_order(tables: Iterable[Table], standings: pd.DataFrame | None, grid: StoredGrid) -> Iterator[Table]:
+    """Tables of a board with the rows in the order of the first ranks, those that are not ranked behind; others as they are."""
+    tables, keys = [*tables], compared_keys(grid)
+    ranks = {} if standings is None else _first_ranks(standings)
+    for table in tables:
+        joined = table.row_keys == (" ".join(keys),)
+        places = [0] if joined else [table.row_keys.index(key) for key in keys if key in table.row_keys]
+        if is_board(grid) and ranks and (joined or len(places) == len(keys)):
+            rank = [ranks.get(competitor([row.labels[place] for place in places]), math.inf) for row in table.rows]
+            order = sorted(range(len(rank)), key=rank.__getitem__)
+            table = replace(table, rows=tuple(table.rows[place] for place in order))
+        yield table
+
+
+def _first_ranks(standings: pd.DataFrame) -> dict[str, float]:
+    """What competes -> its mean rank by the first metric that is ranked."""
+    ranks = standings[standings["measure"] == "mean_rank"]
+    return (
+        {} if ranks.empty else ranks[ranks["metric"] == ranks["metric"].iloc[0]].set_index("column")["value"].to_dict()
+    )
+
+
+def names_of_competitors(grid: StoredGrid) -> Names:
     """The grid's names, with those of all that competes and of the columns "over fedavg"."""
     keys = compared_keys(grid)
     found = dict.fromkeys(tuple(label(cell, key) for key in keys) for cell in grid["cells"])
@@ -112,7 +170,7 @@ def _names(grid: StoredGrid) -> Names:
 
 
 def _title(found: pd.DataFrame, grid: StoredGrid) -> str:
-    what = "Mean ranks" if by_seed(grid) else "Mean ranks and wins"
+    what = "Mean ranks" if is_board(grid) else "Mean ranks and wins"
     counts = " to ".join(dict.fromkeys(str(count) for count in (found["rows"].min(), found["rows"].max())))
     return f"{what} over {counts} {_rows(grid)}"
 
@@ -120,7 +178,7 @@ def _title(found: pd.DataFrame, grid: StoredGrid) -> str:
 def _rows(grid: StoredGrid) -> str:
     """Over what ranks are means, in words."""
     name = contest_name(grid)
-    return f"pairs of {name} and seed" if by_seed(grid) else f"{name}s"
+    return f"pairs of {name} and {unit(grid)}" if is_board(grid) else f"{name}s"
 
 
 def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Iterator[str]:
@@ -132,15 +190,18 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
     """
     rows = _rows(grid)
     what = "columns" if rows == "rows" else "competitors"
-    if len(found) and by_seed(grid):
+    if len(found) and is_board(grid):
         least = found["rows"].min()
         narrow = f"; of {least} they are too narrow" if least < FEW_ROWS else ""
+        lost = "study that was missed" if studies_of(grid) else "run that has diverged"
         yield (
             f"Mean ranks (1 is the best) are over the {rows} in which all these {what} have ended, of scores as printed: "
-            f"those alike share their mean rank, and a run that has diverged is behind all others. In brackets: {LEVEL:.0%} "
+            f"those alike share their mean rank, and a {lost} is behind all others. In brackets: {LEVEL:.0%} "
             f"percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} (scipy.stats.bootstrap), which take these "
-            f"as independent{narrow}. The best of the first metric stands at the top."
+            f"as independent{narrow}. Rows stand in the order of the first ranks."
         )
+        if (found["measure"] == "iqm").any():
+            yield from _about_robust(found, lost, grid)
     elif len(found):
         least = found["rows"].min()
         less = {METRICS[metric].less_is_better for metric in found["metric"]}
@@ -156,6 +217,19 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
         yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
 
 
+def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[str]:
+    """What is measured beside ranks."""
+    metric, of, setting = found["metric"].iloc[0], unit(grid), contest_name(grid)
+    better = "; better than: how likely a random score is above one of the other method in the same " + setting
+    yield (
+        f"Of {METRICS[metric].title} alone, because no number here is a mean over metrics: the best, within n points: the "
+        f"percentage of pairs of {setting} and {of} in which a method is at most so far behind the best of the pair "
+        f"(performance profile); interquartile mean: of the scores of all {setting}s together, as they are, without the lowest "
+        f"and the highest quarter{better if (found['measure'] == 'better_than').any() else ''}. Definitions, and the bootstrap "
+        f"within each {setting}, are those of rliable; a {lost} counts as 0 in means, and as behind all others elsewhere."
+    )
+
+
 def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Merits of printed means [rows, columns], without rows that have one competitor, such as those of centralized training."""
     found = competitors(cells)
@@ -164,13 +238,26 @@ def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
 
 def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended."""
-    ended = cells[(cells["done"] + cells["diverged"] == cells["seeds"]) & (cells["substitute"] == "")]
-    about = runs.drop_duplicates("run").set_index("run")[["seed", "score", "missed", "diverged"]]
-    single = ended[cell_keys(grid)].assign(run=ended["run_ids"].str.split()).explode("run").join(about, on="run")
-    single = single.rename(columns={"score": "mean"}).assign(seeds=1).reset_index(drop=True)
-    single = single.astype({"missed": bool, "diverged": bool})
+    single = _single(cells, runs, grid)
     found = merits(single, metric).mask(single["diverged"], -np.inf)
     return _pivoted(single, found, grid, [*contest_keys(grid), "seed"])
+
+
+def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
+    """Scores [rows and seeds, columns] of a board, not rounded, of the pairs in which all methods have ended; -inf of a run
+    that has diverged, or a study that was missed. Arguments as of `standings`."""
+    single = _single(cells, runs, grid)
+    found = single["mean"].mask(single["diverged"], -np.inf)
+    return _pivoted(single, found, grid, [*contest_keys(grid), "seed"]).dropna()
+
+
+def _single(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
+    """One line per run, or study, of the cells whose runs have all ended."""
+    ended = cells[(cells["done"] + cells["diverged"] == cells["seeds"]) & (cells["substitute"] == "")]
+    about = runs.drop_duplicates("run").set_index("run")[["seed", "score", "missed", "diverged"]]
+    single = ended[cell_keys(grid)].assign(run=ended["units"].str.split()).explode("run").join(about, on="run")
+    single = single.rename(columns={"score": "mean"}).assign(seeds=1).reset_index(drop=True)
+    return single.astype({"missed": bool, "diverged": bool})
 
 
 def _pivoted(found: pd.DataFrame, values: pd.Series, grid: StoredGrid, keys: list[str]) -> pd.DataFrame:

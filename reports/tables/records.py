@@ -11,11 +11,13 @@ class ReportedRecord(RunRecord):
 
     Attributes:
         changed: what has changed since it was trained, see `reports.tables.stale_runs.with_changes`; missing if nothing has.
-        reached: target -> the round that reached it, see `reports.tables.costs.with_reached`; missing where no metric needs it.
+        reached, last_row: target -> the round that reached it, and the last round, see `reports.tables.costs.with_reached`;
+            missing where no metric needs them.
     """
 
     changed: NotRequired[str]
     reached: NotRequired[dict[float, RoundRow | str | None]]
+    last_row: NotRequired[RoundRow]
 
 
 Records = Mapping[str, ReportedRecord]

@@ -8,10 +8,11 @@ import pandas as pd
 
 from bench.errors import unknown
 from bench.experiments.figure_names import VALUES
+from bench.experiments.labels import competitor
 from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
 from bench.results.records import StoredGrid
-from reports.tables import rankings, tuning_notes, versions
+from reports.tables import rankings, robust, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,
     collect_runs,
@@ -19,7 +20,9 @@ from reports.tables.aggregate import (
     competitors_of,
     contest_keys,
     current_cells,
+    is_board,
     label,
+    studies_of,
     summarise,
 )
 from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
@@ -45,8 +48,10 @@ class Report:
         choices: tables of chosen hyper-parameters, one per metric with a choice.
         further: tables of the same accuracies of other rounds, one per value and metric.
         further_cells: their cells; None without them.
-        standings: tables of mean ranks and wins, one per metric that has them; one of all metrics where ranks are by seed.
+        standings: tables of mean ranks and wins, one per metric that has them; one of all metrics of a board.
+        spaces: of a board the table of where hyper-parameters were searched; () of others.
         standings_data: the numbers of these tables; its columns are `reports.tables.rankings.COLUMNS`.
+        scores: of a board the scores of the first metric, of `reports.tables.rankings.scores_of_pairs`; None of others.
     """
 
     name: str
@@ -59,7 +64,9 @@ class Report:
     further_cells: pd.DataFrame | None = None
     choices: tuple[Table, ...] = ()
     standings: tuple[Table, ...] = ()
+    spaces: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
+    scores: pd.DataFrame | None = None
     facts: str = ""
 
     @property
@@ -70,7 +77,7 @@ class Report:
     @property
     def secondary(self) -> tuple[Table, ...]:
         """The tables below the main ones, each with a title."""
-        return (*self.further, *self.standings, *self.choices)
+        return (*self.further, *self.standings, *self.choices, *self.spaces)
 
 
 def build(grid: StoredGrid, records: Records, value: str | None = None) -> Report:
@@ -93,7 +100,8 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
     accuracies = {metric: columns for metric, columns in columns_by_metric.items() if metric in ACCURACIES}
     further = {other: _cells_by_metric(grid, records, accuracies, other) for other in further_values(grid, value)}
-    standings = _standings(by_metric, tables, grid, records, value)
+    standings, scores = _standings(by_metric, tables, grid, records, value)
+    tables = dict(zip(tables, rankings.in_order(tables.values(), standings, grid), strict=True))
     ranked: tuple[Table, ...] = ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
@@ -111,9 +119,11 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
         further_cells=pd.concat([cells for found in further.values() for cells in found.values()], ignore_index=True)
         if any(further.values())
         else None,
-        choices=tuple(_choices(by_metric, columns_by_metric, grid)),
+        choices=tuple(rankings.in_order(_choices(by_metric, columns_by_metric, grid), standings, grid)),
         standings=ranked,
+        spaces=tuple(rankings.in_order(filter(None, [tuning_notes.spaces(grid)]), standings, grid)),
         standings_data=standings,
+        scores=scores,
     )
 
 
@@ -152,9 +162,9 @@ def _cells_by_metric(
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
         if grid["report"].get("metrics") and found:
             chosen = next(iter(found.values()))
-            cells = _summarise_chosen(runs, chosen, grid)
+            cells = _summarise_chosen(runs, chosen, grid, metric)
         else:
-            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign)
+            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
         against = grid["report"].get("against")
@@ -164,12 +174,12 @@ def _cells_by_metric(
     return found
 
 
-def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
+def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Cells of the settings that were chosen by another metric, which also tells what was tried."""
     keys = cell_keys(grid)
     points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
     of_points = runs[pd.MultiIndex.from_frame(runs[[*keys, "choice"]]).isin(points)]
-    cells = summarise(of_points, keys, grid["std"])
+    cells = summarise(of_points, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
     about = cells[keys].merge(chosen[[*keys, "settings", "tried"]], on=keys, how="left")
     complete = cells["complete"] & (about["tried"] == about["settings"])
     return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
@@ -201,19 +211,28 @@ def _standings(
     grid: StoredGrid,
     records: Records,
     value: str,
-) -> pd.DataFrame | None:
-    """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`; None if the grid does not request them."""
+) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
+    """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`, and the scores of a board; None if the grid does not
+    request them."""
     if not grid["report"].get("standings"):
-        return None
-    found = []
+        return None, None
+    found: list[pd.DataFrame] = []
+    scores = None
     for metric, cells in by_metric.items():
         if not METRICS[metric].ranked:
             continue
         runs = collect_runs(grid, records, metric, value)
         names = _contenders(cells, grid, tables[metric])
         lines = rankings.standings(cells, runs, grid, metric, names)
+        if is_board(grid) and not found and METRICS[metric].is_share and len(lines):
+            scores = rankings.scores_of_pairs(cells, runs, grid)[[*lines["column"]]]
+            other = grid["report"].get("improvement_over", {})
+            over = competitor([str(other.get(key, "")) for key in compared_keys(grid)])
+            also = pd.DataFrame(robust.measures(scores, contest_keys(grid), over)).assign(rows=len(scores))
+            lines = pd.concat([lines, also], ignore_index=True)
         found.append(lines.assign(metric=metric)[list(rankings.COLUMNS)])
-    return pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True) if found else None
+    together = pd.concat([lines for lines in found if len(lines)] or found[:1], ignore_index=True) if found else None
+    return together, scores
 
 
 def _contenders(cells: pd.DataFrame, grid: StoredGrid, table: Table) -> tuple[str, ...]:

@@ -121,24 +121,28 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
     if not (cells["best"].any() or (against and cells["p_value"].notna().any())):
         return
     if cells["best"].any():
-        yield f"Bold: best mean of the {contest} among the complete cells, all of them where several print alike."
+        of = "median" if cells["studies"].any() else "mean"
+        yield f"Bold: best {of} of the {contest} among the complete cells, all of them where several print alike."
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
+    runs = "studies" if cells["studies"].any() else "seeds"
     if pairs.empty:
         of = against or f"the best of their {contest}"
-        yield f"Fewer than 2 seeds per cell say nothing about which cells differ from {of}: none is marked."
+        yield f"Fewer than 2 {runs} per cell say nothing about which cells differ from {of}: none is marked."
         return
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     few = pairs.min() < FEW_SEEDS
-    weak = f" With {seeds} seeds the test often finds nothing. Italics do not mean equal." if few else ""
+    weak = f" With {seeds} {runs} the test often finds nothing. Italics do not mean equal." if few else ""
     alone = (
-        f" Cells with fewer than 2 seeds in common with {against or 'the best'} are not tested."
+        f" Cells with fewer than 2 {runs} in common with {against or 'the best'} are not tested."
         if 1 in cells["pairs"].values
         else ""
     )
-    chosen = f" The best was chosen on these seeds, so equal methods differ in more than {LEVEL:.0%} of the {contest}s."
+    chosen = (
+        f" The best was chosen on these {runs}, so equal methods differ in more than {LEVEL:.0%} of the {contest}s."
+    )
     yield (
         f"Italics (not_significant in the CSV): not significantly different from {against or f'the best of the {contest}'} "
-        f"(two-sided paired t-test over the same {seeds} seeds, level {LEVEL:g}, Holm's correction within the {contest})."
+        f"(two-sided paired t-test over the same {seeds} {runs}, level {LEVEL:g}, Holm's correction within the {contest})."
         f"{'' if against else chosen}{weak}{alone}"
     )
 

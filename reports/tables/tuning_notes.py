@@ -3,15 +3,28 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pandas as pd
 
+from bench.experiments.labels import competitor
 from bench.results.records import ChosenParams, StoredCell, StoredGrid
-from reports.tables.aggregate import cell_keys, label, short, split_of
+from reports.tables.aggregate import (
+    BETWEEN_CHOICES,
+    cell_keys,
+    compared_keys,
+    is_board,
+    label,
+    short,
+    split_of,
+    studies_of,
+)
 from reports.tables.layout import Cell, Row, Table, arrange
 from reports.tables.names import Name, Names
+from reports.tables.rankings import names_of_competitors
 
 TITLE = "Chosen hyper-parameters"
+SPACES = "Search spaces"
 
 
 def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
@@ -30,6 +43,7 @@ def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[s
             f"Tuned: best of N settings per cell, chosen on the {split_of(grid)} split by the mean over "
             f"seeds{protocol}; N is {counts}."
         )
+    yield from _ruleset(grid, names)
     yield from _searched(grid, names)
     yield from _fixed(grid, cells, names)
     yield from _not_searched(grid, cells, names)
@@ -56,8 +70,16 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
     if chosen.empty:
         return None
-    names = Names.of_grid(grid)
-    laid_out = arrange(chosen, grid, metric, show=lambda cell: _show(names.choice(short(cell.choice))))
+    names, digits = Names.of_grid(grid), 3 if is_board(grid) else 4
+
+    def show(cell: Any) -> Cell:
+        named = [names.choice(short(choice, digits)) for choice in cell.choice.split(BETWEEN_CHOICES)]
+        if len(named) > 1:  # of studies
+            named = [Name.join([Name.of(f"{number}:"), one], " ") for number, one in enumerate(named, 1)]
+        choice = Name.join(named, "; ")
+        return Cell(choice.plain, latex=choice.latex)
+
+    laid_out = arrange(chosen, grid, metric, show=show)
     rows = (
         Row((*row.labels, column), (cell,))
         for row in laid_out.rows
@@ -67,19 +89,61 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("Chosen",), tuple(rows), title=TITLE, names=names)
 
 
-def _show(choice: Name) -> Cell:
-    return Cell(choice.plain, latex=choice.latex)
+def spaces(grid: StoredGrid) -> Table | None:
+    """Where the hyper-parameters of each method of a board were searched; None without searches."""
+    names, keys = names_of_competitors(grid), compared_keys(grid)
+    searched: dict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+    for cell in grid["cells"] if is_board(grid) else ():
+        for key, space in cell.get("tuned", {}).get("space", {}).items():
+            searched[competitor([label(cell, axis) for axis in keys])][key, space] = None
+    rows = tuple(Row((method,), (_where(ranges, names),)) for method, ranges in searched.items())
+    return Table("", (" ".join(keys),), ("Searched",), rows, title=SPACES, names=names) if rows else None
+
+
+def _where(ranges: Iterable[tuple[str, str]], names: Names) -> Cell:
+    found = Name.join([Name.join([names.option(key), Name.of(space)], " in ") for key, space in ranges], "; ")
+    return Cell(found.plain, latex=found.latex)
+
+
+def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
+    """By which rules methods are compared, and what that costs."""
+    if "ruleset" not in grid:
+        return
+    studies, samples = studies_of(grid), grid["ruleset"]["samples"]
+    runs = {cell["run"] for cell in grid["cells"] if cell["run"]}
+    searches = {cell["tuned"]["search"]: cell for cell in grid["cells"] if cell.get("tuned")}
+    if not studies:
+        seeds = len({cell["seed"] for cell in grid["cells"]})
+        yield (
+            "Ruleset defaults: nothing was searched, every method has the values of its paper, as far as the grid does not set "
+            f"them; {seeds} run{'s' * (seeds > 1)} per cell, {len(runs):,} in all."
+        )
+        return
+    own, cells = len(studies[0]), [*searches.values()]
+    shares = _alternatives(f"{cell['tuned']['share']:.0%}" for cell in cells)
+    tried = sum(cell["tuned"]["tried"] for cell in cells)
+    metrics = _search_metrics(cells, names) if cells else "accuracy"
+    how = f" by validation {metrics} in the last round" + f" ({shares} of each class of each client)" * bool(cells)
+    yield (
+        f"Ruleset tuned: {len(studies)} studies per cell. Each draws {samples} configurations at random from the search space "
+        f"of the method, trains them with its first seed, and takes the best{how}; no test image was read. It trains this one "
+        f"with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study. Cost: "
+        f"{len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice diverges or fails "
+        "with one seed has missed: it is behind all others. It has reached a target if all its seeds have."
+    )
 
 
 def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
     """Choices on validation data."""
     distinct = {json.dumps(cell["tuned"], sort_keys=True): cell for cell in grid["cells"] if cell.get("tuned")}
     if cells := [*distinct.values()]:
-        yield _search_protocol(cells, names)
-        yield from _defaults(cells)
+        if not studies_of(grid):  # whose footnote says it
+            yield _search_protocol(cells, names)
+            yield from _defaults(cells)
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
-        yield _searched_spaces(cells, names)
+        if not is_board(grid):  # which has a table of them
+            yield _searched_spaces(cells, names)
 
 
 def _search_protocol(cells: list[StoredCell], names: Names) -> str:

@@ -5,13 +5,23 @@ from collections.abc import Iterable
 from bench.experiments import grid_files
 from bench.results.ids import unversioned
 from bench.results.records import StoredGrid
+from reports.tables.aggregate import is_board, studies_of
 
 
 def title_of(grid: StoredGrid) -> str:
-    """The title of a stored grid, with its version. One of the first version has none until there is another one."""
+    """The title of a stored grid, with its version. One of the first version has none until there is another one. Of a board it
+    says whether one search seed has chosen the hyper-parameters, by whose luck ranks then are."""
     title, name = grid["title"] or grid["grid"], unversioned(grid["grid"])
     is_first = name == grid["grid"]
-    return f"{title} ({name} v1)" if is_first and _now(grid) > 1 else title
+    marks = [f"{name} v1"] * (is_first and _now(grid) > 1) + ["chosen by one search seed"] * _has_one_search_seed(grid)
+    title = f"{title} ({', '.join(marks)})" if marks else title
+    return f"{title}, ruleset {grid['ruleset']['name']}" if "ruleset" in grid else title
+
+
+def _has_one_search_seed(grid: StoredGrid) -> bool:
+    """Whether searches of a board have compared configurations on one seed, and no other study has chosen again."""
+    seeds = [cell["tuned"]["seeds"] for cell in grid["cells"] if cell.get("tuned")]
+    return bool(seeds) and is_board(grid) and not studies_of(grid) and all(len(one) == 1 for one in seeds)
 
 
 def footnotes(grid: StoredGrid) -> Iterable[str]:

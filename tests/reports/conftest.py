@@ -35,6 +35,7 @@ class Store:
     row_order: list = field(default_factory=list)
     column_order: list = field(default_factory=list)
     cells: list = field(default_factory=list)
+    ruleset: dict = field(default_factory=dict)
 
     def add(
         self,
@@ -105,6 +106,7 @@ class Store:
             "digest": "0123456789abcdef",
             **{name: getattr(self, name) for name in ("budget", "title", "reproduces", "std", "verdict", "report")},
             **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
+            **({"ruleset": self.ruleset} if self.ruleset else {}),
         }
         path = self.folder / "grids" / f"small_table@{self.budget}.json"
         path.parent.mkdir(parents=True, exist_ok=True)

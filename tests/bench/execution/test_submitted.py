@@ -28,7 +28,17 @@ from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
 from tests.support.processes import ROOT, Driver, family, in_this_process, wait_until
 
-TIMES = {"seconds", "base_seconds", "started", "finished", "peak_memory_mb", "unique_memory_mb", "sha256"}
+TIMES = {
+    "seconds",
+    "base_seconds",
+    "cpu_seconds",
+    "base_cpu_seconds",
+    "started",
+    "finished",
+    "peak_memory_mb",
+    "unique_memory_mb",
+    "sha256",
+}
 SLURM = ("--executor", "slurm", "--slurm", "time=1:00:00,partition=short")
 
 

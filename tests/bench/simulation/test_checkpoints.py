@@ -83,6 +83,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
         )
         assert second.result()["summary"] == whole.result()["summary"]
         assert second.result()["seconds"] > whole.rows[0]["seconds"] > 0
+        assert second.result()["cpu_seconds"] > second._cpu_seconds - whole._cpu_seconds
 
 
 def test_every_file_is_read_by_torch_with_weights_only(digits, tmp_path):

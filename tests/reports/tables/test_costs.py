@@ -169,30 +169,48 @@ def test_runs_without_a_shared_model_say_so_and_own_test_data_count(grid):
     assert csv_lines(grid)["label-2", "ditto", "mb_to_0.4"]["lacking"] == costs.NO_ACCURACY
 
 
-def test_minutes_and_traffic_of_whole_runs(grid):
-    grid.report |= {"metrics": ["accuracy", "minutes", "mb"], "metric": "accuracy"}
+def test_times_passes_and_traffic_of_whole_runs(grid):
+    grid.report |= {"metrics": ["accuracy", "minutes", "core_minutes", "gradient_passes", "mb"], "metric": "accuracy"}
     grid.add(ROWS[0], "fedavg", [FAST, FAST]).add(ROWS[0], "moon", [SLOW, SLOW])
     for number, seconds in enumerate((60, 180, 3, 3)):
-        spent = {"seconds": seconds, "bytes_per_client": 123456789.0}
+        spent = {"seconds": seconds, "cpu_seconds": seconds / 2, "bytes_per_client": 123456789.0}
         change(grid, "record.json", number, lambda record, spent=spent: record | spent)
     found = built(grid)
     shown = {metric: cell(found, "fedavg", metric).measured for metric in grid.report["metrics"]}
-    assert shown == {"accuracy": "80.0±0.0", "minutes": "2±1", "mb": "123.5"}
-    assert cell(found, "moon", "minutes").measured == "0.05" and cell(found, "moon", "minutes").best
+    costs_shown = {"minutes": "2±1", "core_minutes": "1.0±0.5", "gradient_passes": "0.004", "mb": "123"}
+    assert shown == {"accuracy": "80.0±0.0"} | costs_shown
+    assert cell(found, "moon", "minutes").measured == "0.05" and not cell(found, "moon", "minutes").best, (
+        "of no machine"
+    )
+    assert cell(found, "moon", "gradient_passes").best
     assert cell(found, "fedavg", "mb").best and cell(found, "moon", "mb").best, "they print alike"
     assert cell(found, "fedavg", "accuracy").best
 
 
 def test_minutes_of_a_run_from_the_end_of_another_are_those_of_both(grid):
-    grid.report |= {"metrics": ["accuracy", "minutes"], "metric": "accuracy"}
+    grid.report |= {"metrics": ["accuracy", "minutes", "core_minutes"], "metric": "accuracy"}
     grid.add(ROWS[0], "fedavg", [FAST]).add(ROWS[0], "moon", [SLOW])
-    known = {"seconds": 6, "base_summary": {}}
-    change(grid, "record.json", 0, lambda record: record | known | {"base_seconds": 120})
+    known = {"seconds": 6, "cpu_seconds": 3, "base_summary": {}}
+    change(grid, "record.json", 0, lambda record: record | known | {"base_seconds": 120, "base_cpu_seconds": 60})
     change(grid, "record.json", 1, lambda record: record | known)
     found = built(grid)
-    assert cell(found, "fedavg", "minutes").measured == "2.1"
+    assert (cell(found, "fedavg", "minutes").measured, cell(found, "fedavg", "core_minutes").measured) == (
+        "2.1",
+        "1.05",
+    )
     assert cell(found, "moon", "minutes").caveats == (costs.NOT_RECORDED,)
     assert not any(note.startswith("n/m seeds") for note in found.notes), "that is another reason"
+
+
+def test_times_of_several_machines_are_said_not_to_be_comparable(grid):
+    grid.report |= {"metrics": ["accuracy", "core_minutes"], "metric": "accuracy"}
+    grid.add(ROWS[0], "fedavg", [FAST]).add(ROWS[0], "moon", [SLOW])
+    change(grid, "record.json", 0, lambda record: record | {"host": "one"})
+    change(grid, "record.json", 1, lambda record: record | {"host": "one"})
+    assert not any("machines: " in note for note in built(grid).notes)
+    change(grid, "record.json", 1, lambda record: record | {"host": "two", "device": "H100"})
+    note = "core-minutes: not comparable across rows, for they are of several machines: one (1 run), two with H100 (1 run)."
+    assert note in built(grid).notes
 
 
 def test_on_the_page_a_first_click_sorts_the_best_to_the_top(grid):

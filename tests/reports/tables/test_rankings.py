@@ -147,8 +147,9 @@ def board(store):
 def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report_of, tmp_path):
     text = api.render(board.save(), "small_table", "paper")
     found = api.GridReport(tmp_path, "small_table", "paper").build().standings_data
+    assert set(found["rows"]) == {4}
+    found = found[found["measure"] == "mean_rank"]
     of = {metric: lines.set_index("column") for metric, lines in found.groupby("metric")}
-    assert set(found["measure"]) == {"mean_rank"} and set(found["rows"]) == {4}
     # Ranks in the seeds of the first column, then of the second: fedavg 2 3 3 1.5, moon 3 2 2 3, fedprox 1 1 1 1.5.
     assert of["accuracy"]["value"].to_dict() == {"fedavg": 2.375, "moon": 2.5, "fedprox": 1.125}
     # 50 % of a last round are reached in round 4, 60 % in 4, 70 % and 80 % in 3; 40 % never, before a run that has diverged.
@@ -169,7 +170,23 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     below = text[text.index("## Mean ranks") :]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows] == ["Method", "FedProx", "FedAvg", "MOON"]
-    assert rows[0][1:] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.12 [1.00, 1.38]"
+    assert rows[0][1:3] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.1 [1.0, 1.4]"
+    assert rows[0][3:] == ["interquartile mean", "the best, %", "within 1 point, %", "within 5 points, %"]
+    # Behind the best of each pair: fedprox 0, 0, 0, 0; fedavg 10, 30, 20, 0.01; moon 20, 10, 10, and once diverged.
+    assert [row[4].split()[0] for row in rows[1:]] == ["100", "0", "0"]
+    assert [row[5].split()[0] for row in rows[1:]] == ["100", "25", "0"]
+    assert [row[3].split()[0] for row in rows[1:]] == ["70.0", "60.0", "55.0"], "without the lowest and the highest"
+    first = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:4]
+    assert first == ["FedProx", "FedAvg", "MOON"], "the main table has the same order"
+
+
+def test_a_board_says_how_likely_each_method_is_better_than_another(board):
+    board.report["improvement_over"] = {"algorithm": "fedavg"}
+    lines = api.GridReport(board.save(), "small_table", "paper").build().standings_data.query("metric == 'accuracy'")
+    found = {(line.column, line.over): line for line in lines.itertuples()}
+    # fedprox is above fedavg in all four combinations of the first column's seeds, and in three of those of the second.
+    assert found["fedprox", "fedavg"].value == 100 * (4 + 3) / 8 and ("fedavg", "fedavg") not in found
+    assert found["moon", "fedavg"].value == 100 * (2.5 + 2) / 8
 
 
 def test_by_seed_methods_that_have_not_been_played_are_left_out(board):

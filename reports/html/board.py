@@ -1,0 +1,139 @@
+"""The pictures that the page of a board begins with: mean ranks with their intervals, and performance profiles."""
+
+from typing import Any
+
+from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
+from reports.tables import robust
+from reports.tables.aggregate import compared_keys, contest_name
+from reports.tables.rankings import names_of_competitors, unit
+from reports.tables.report import Report
+
+_LEADERS = 6  # lines of profiles in colour, at most as many as `reports.html.curves` has for them
+_FARTHEST = 20.0  # points behind the best, at most, that profiles show
+_STEP, _HEIGHT = 17, 340  # pixels of a row of ranks, and of profiles
+_OTHERS = "#8a949e"
+
+
+def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
+    """The charts of a board; none of other reports, or before there are ranks.
+
+    Returns:
+        For each: "title", "note", "spec" (a Vega-Lite specification without its points) and "points".
+    """
+    found = report.standings_data
+    if report.scores is None or found is None or not report.standings:
+        return []
+    key, names = " ".join(compared_keys(grid)), names_of_competitors(grid)
+    called = {one: names.value(key, one).plain for one in report.scores.columns}
+    metric = found["metric"].iloc[0]
+    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == metric)].sort_values("value", kind="stable")
+    order = [called[one] for one in ranks["column"]]
+    title, pairs = METRICS[metric].title, f"{len(report.scores)} pairs of {contest_name(grid)} and {unit(grid)}"
+    points = [
+        {"method": called[line.column], "rank": _short(line.value), "low": _short(line.low), "high": _short(line.high)}
+        for line in ranks.itertuples()
+    ]
+    profiles = robust.profiles(report.scores)
+    reach = max(1.0, min(_FARTHEST, max((steps[-1] for steps, _ in profiles.values() if len(steps)), default=1.0)))
+    steps = [
+        {"method": called[one], "x": x, "share": share}
+        for one, (xs, shares) in profiles.items()
+        for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
+    ]
+    leaders = order[:_LEADERS]
+    return [
+        {
+            "title": f"Mean ranks by {title}",
+            "note": f"1 is the best; lines are 95 % intervals; over {pairs}",
+            "spec": _ranks(order),
+            "points": points,
+        },
+        {
+            "title": "How often a method is how near to the best",
+            "note": f"percentage of the {pairs} in which it is within x points of the best; the first {len(leaders)} in colour",
+            "spec": _profiles(leaders, reach),
+            "points": steps,
+        },
+    ]
+
+
+def _stairs(xs: list[float], shares: list[float], reach: float) -> list[tuple[float, float]]:
+    """The corners of a profile from 0 to `reach`."""
+    seen = [(x, share) for x, share in zip(xs, shares, strict=True) if x <= reach]
+    start = [] if seen and seen[0][0] == 0 else [(0.0, 0.0)]
+    corners = [*start, *seen]
+    return [(_short(x), _short(share)) for x, share in [*corners, (reach, corners[-1][1])]]
+
+
+def _short(value: float) -> float:
+    """Four digits."""
+    return float(f"{value:.4g}")
+
+
+def _ranks(order: list[str]) -> dict[str, Any]:
+    y = {"field": "method", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 130, "grid": True}}
+    x = {"type": "quantitative", "title": "mean rank", "scale": {"zero": False}, "axis": {"tickMinStep": 1}}
+    tooltip = [
+        {"field": name, "type": "nominal" if name == "method" else "quantitative"}
+        for name in ("method", "rank", "low", "high")
+    ]
+    interval = {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y, "tooltip": tooltip}
+    return {
+        "data": {"name": "points"},
+        "layer": [
+            {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "color": _OTHERS}, "encoding": interval},
+            {
+                "mark": {"type": "circle", "size": 70, "opacity": 1},
+                "encoding": {"x": {"field": "rank", **x}, "y": y, "tooltip": tooltip},
+            },
+        ],
+        "width": "container",
+        "height": _STEP * len(order),
+    }
+
+
+def _profiles(leaders: list[str], reach: float) -> dict[str, Any]:
+    x = {
+        "field": "x",
+        "type": "quantitative",
+        "title": "points behind the best, at most",
+        "scale": {"domain": [0, reach], "nice": False},
+    }
+    y = {"field": "share", "type": "quantitative", "title": "percentage of pairs", "scale": {"domain": [0, 100]}}
+    colour = {
+        "field": "method",
+        "type": "nominal",
+        "scale": {"domain": leaders, "range": "ordinal"},  # of the theme, whose categories are of all lines
+        "legend": {
+            "orient": "bottom",
+            "title": None,
+            "columns": 3,
+            "symbolType": "stroke",
+            "symbolStrokeWidth": 3,
+        },
+    }
+    tooltip = [
+        {"field": "method", "type": "nominal"},
+        {"field": "x", "type": "quantitative"},
+        {"field": "share", "type": "quantitative"},
+    ]
+    line = {"type": "line", "interpolate": "step-after", "clip": True}
+    lead = {"field": "method", "oneOf": leaders}
+    return {
+        "data": {"name": "points"},
+        "layer": [
+            {
+                "transform": [{"filter": {"not": lead}}],
+                "mark": {**line, "strokeWidth": 1, "opacity": 0.45, "color": _OTHERS},
+                "encoding": {"x": x, "y": y, "detail": {"field": "method", "type": "nominal"}, "tooltip": tooltip},
+            },
+            {
+                "transform": [{"filter": lead}],
+                "mark": {**line, "strokeWidth": 2.5},
+                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
+            },
+        ],
+        "width": "container",
+        "height": _HEIGHT,
+    }

@@ -1,0 +1,104 @@
+"""What a board says beside ranks: interquartile means, probabilities of improvement, and performance profiles.
+
+The first two, and the bootstrap that is stratified by setting, are those of rliable: Agarwal et al., Deep Reinforcement
+Learning at the Edge of the Statistical Precipice, NeurIPS 2021. A profile is one of Dolan and Moré, Benchmarking Optimization
+Software with Performance Profiles, Mathematical Programming 91, 2002, with differences instead of ratios.
+
+A score is that of one run, or of one study; settings may have different numbers of them. A run that has diverged has the score
+-inf: it is behind all others, and counts as 0 in means.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+LEVEL = 0.95
+RESAMPLES = 9999
+WITHIN = (0.0, 1.0, 5.0)  # points behind the best, of which tables show the profile
+
+Strata = Sequence[np.ndarray]  # for each setting the places of its scores
+
+
+def interquartile_mean(scores: np.ndarray) -> np.ndarray:
+    """The mean of scores [..., scores] without the lowest and the highest quarter of them, both rounded down."""
+    cut = int(0.25 * scores.shape[-1])
+    return np.sort(scores, axis=-1)[..., cut : scores.shape[-1] - cut].mean(axis=-1)
+
+
+def probability_of_improvement(own: np.ndarray, other: np.ndarray, strata: Strata) -> float:
+    """How likely a random score of one method is above one of another in the same setting, mean over settings; equal ones count
+    half.
+
+    Args:
+        own, other: [scores], both in the same settings.
+    """
+    return float(np.mean([_wins(own[where], other[where]).mean() for where in strata]))
+
+
+def resampled(strata: Strata, rng: np.random.Generator) -> np.ndarray:
+    """Places of scores [RESAMPLES, scores], drawn with replacement within each setting."""
+    return np.concatenate([where[rng.integers(len(where), size=(RESAMPLES, len(where)))] for where in strata], axis=1)
+
+
+def gaps(scores: np.ndarray) -> np.ndarray:
+    """How far each method is behind the best one in the same setting and study or seed; [pairs, methods] both."""
+    best = scores.max(axis=1, keepdims=True)
+    return np.where(np.isfinite(scores), best - scores, np.inf)
+
+
+def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterator[dict]:
+    """Lines of `reports.tables.rankings.COLUMNS` but for metric and rows, with 95 % percentile intervals: of each method its
+    interquartile mean ("iqm"), the share of pairs in which it is within some points of the best ("within_5"), and the
+    probability that it is better than another method ("better_than"), in percent.
+
+    Args:
+        scores: [pairs, methods], in percent, of pairs of a setting and a study or seed; a pair has all methods.
+        settings: levels of the index that identify a setting.
+        over: the other method; one that is not there has no lines.
+    """
+    rng, values = np.random.default_rng(0), scores.to_numpy(float)
+    strata = [np.asarray(where) for where in scores.reset_index(drop=False).groupby(list(settings)).indices.values()]
+    drawn, drawn_of_other = resampled(strata, rng), resampled(strata, rng)
+    finite, behind = np.where(np.isfinite(values), values, 0.0), gaps(values)
+    counts = [(_counts(drawn, where), _counts(drawn_of_other, where)) for where in strata]
+    other = values[:, scores.columns.get_loc(over)] if over in scores else None
+    for number, name in enumerate(scores.columns):
+        own = finite[:, number]
+        yield _line(name, "iqm", float(interquartile_mean(own)), interquartile_mean(own[drawn]))
+        for points in WITHIN:
+            is_within = 100.0 * (behind[:, number] <= points)
+            yield _line(name, f"within_{points:g}", is_within.mean(), is_within[drawn].mean(axis=1))
+        if other is not None and name != over:
+            better = 100 * probability_of_improvement(values[:, number], other, strata)
+            tables = [_wins(values[where, number], other[where]) for where in strata]
+            shares = [
+                np.einsum("bi,ij,bj->b", mine, table, theirs) / table.size
+                for table, (mine, theirs) in zip(tables, counts, strict=True)
+            ]
+            yield _line(name, "better_than", better, 100 * np.mean(shares, axis=0)) | {"over": over}
+
+
+def profiles(scores: pd.DataFrame) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    """Method -> the points behind the best at which its profile rises, and the share of pairs within so many; from 0 on, and
+    without pairs in which it has diverged."""
+    found = {}
+    for name, behind in zip(scores.columns, gaps(scores.to_numpy(float)).T, strict=True):
+        steps, counts = np.unique(behind[np.isfinite(behind)], return_counts=True)
+        found[name] = steps, counts.cumsum() / len(behind)
+    return found
+
+
+def _wins(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """[own, other]: 1 where the first is larger, one half where both are equal."""
+    return (own[:, None] > other) + 0.5 * (own[:, None] == other)
+
+
+def _counts(drawn: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """How often each place of a setting was drawn, [RESAMPLES, places]."""
+    return (drawn[:, :, None] == where).sum(axis=1).astype(float)
+
+
+def _line(name: str, measure: str, value: float, resamples: np.ndarray) -> dict:
+    low, high = np.percentile(resamples, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    return {"column": name, "over": "", "measure": measure, "value": float(value), "low": low, "high": high}

@@ -1,0 +1,134 @@
+"""Rulesets: studies with seeds, searches and choices of their own; what they are called, cost, and refuse."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from bench.cli.app import app
+from bench.experiments.grid_loading import make_grid
+from bench.experiments.selection import select_cells, with_chosen
+from bench.experiments.spec import ExperimentSpec, TuningOptions, by_study
+from bench.experiments.stored_grid import merge_cells
+from bench.results.store import Store
+from bench.tuning import select
+from bench.tuning.study import Study
+from tests.support.planning import Experiment
+from tests.support.searching import finish
+
+CONTENT = {
+    "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
+    "settings": {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp"},
+}
+SPEC = ExperimentSpec(
+    make_grid("mine", CONTENT),
+    tuning=TuningOptions("random", samples=5, space="own,training", compares=True, studies=by_study([0, 1], 3)),
+    ruleset="tuned",
+)
+
+CHOICE = {"score": 0.5, "metric": "accuracy", "seeds": [0], "share": 0.15, "searcher": "random", "scheduler": "none"}
+CHOICE |= {"tried": 5, "alike": 1, "space": {"lr": "0 to 1"}, "search": "s"}
+OF_RUN = 4 * 1437  # examples, all of them in 4 rounds
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path).locked() as store:
+        yield store
+
+
+def test_a_study_has_seeds_that_no_other_has():
+    assert by_study([0, 1], 3) == ((0, 1), (2, 3), (4, 5)) and by_study([3, 7], 2) == ((3, 7), (11, 15))
+    assert SPEC.all_seeds == [0, 1, 2, 3, 4, 5] and SPEC.label == "mine@full+ruleset=tuned"
+    assert {cell.config.seed for cell in select_cells(SPEC).selected} == {*range(6)}
+
+
+def test_each_study_searches_on_its_first_seed_and_draws_configurations_of_its_own(store):
+    searches = select.searches_of(SPEC, select_cells(SPEC).selected)
+    of_fedavg = [one for one in searches.values() if one.template.algorithm["name"] == "fedavg"]
+    assert len(searches) == 6 and [[*one.configs] for one in of_fedavg] == [[0], [2], [4]]
+    drawn = [dict(Study(one, store).propose().params) for one in of_fedavg]
+    assert len({json.dumps(params) for params in drawn}) == 3 and of_fedavg[0].usual not in drawn
+
+
+def test_each_study_trains_its_choice_with_its_own_seeds():
+    selection = select_cells(SPEC)
+    chosen = {
+        place: {"hparams": {"lr": 0.01 * (number + 1)}}
+        for number, place in enumerate(select.searches_of(SPEC, selection.selected))
+    }
+    cells = [cell for cell in with_chosen(selection, SPEC, chosen).selected if cell.setting("algorithm") == "fedavg"]
+    rates = {cell.config.seed: cell.config.lr for cell in cells}
+    assert rates[0] == rates[1] and rates[2] == rates[3] and len({*rates.values()}) == 3
+
+
+def test_a_choice_that_changes_takes_the_place_of_all_earlier_runs_of_its_cell(store):
+    def stored(rate: float) -> dict:
+        selection = select_cells(SPEC)
+        searches = select.searches_of(SPEC, selection.selected)
+        chosen = {place: CHOICE | {"hparams": {"lr": rate * (number + 1)}} for number, place in enumerate(searches)}
+        asked = Experiment(SPEC, chosen=chosen)
+        asked.store_grid(asked.plan(store), store)
+        return store.grid(SPEC.label)
+
+    first, second = stored(0.01), stored(0.02)
+    assert second["ruleset"] == {"name": "tuned", "studies": [[0, 1], [2, 3], [4, 5]], "samples": 5}
+    assert len(second["cells"]) == len(first["cells"]) == 12
+    assert merge_cells(first, second, first["cells"], lambda run: True)["cells"] == first["cells"]
+
+
+def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may_miss(store):
+    (search, *_) = select.searches_of(SPEC, select_cells(SPEC).selected).values()
+    study = Study(search, store)
+    first = dict(study.propose().params)
+    finish(search, store, first, 0.1, status="diverged", rounds=4)
+    (found,) = Study(search, store).outcomes()
+    assert not found.is_choice and select.best_of([found], SPEC.tuning).params == first
+    assert select.best_of([found], TuningOptions()) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ruleset", "tunde"], "Unknown value of --ruleset 'tunde'. Did you mean 'tuned'?"),
+        (["--ruleset", "tuned", "--tuned", "validation"], "--tuned: the ruleset tuned decides that itself"),
+        (["--ruleset", "tuned", "--seeds", "0", "--searcher", "grid"], "--seeds and --searcher: the ruleset tuned"),
+        (["--ruleset", "tuned", "--only", "seed=0"], "--only seed: the ruleset tuned decides that itself"),
+        (["--ruleset", "tuned", "--studies", "0"], "--studies must be at least 1, but got 0."),
+        (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults decides that itself"),
+        (["--studies", "3"], "--studies is for --ruleset tuned; leave it out, or name that ruleset."),
+    ],
+)
+def test_what_a_ruleset_decides_cannot_be_asked_for(tmp_path, options, said):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CONTENT))
+    words = ["run", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--dry-run"]
+    ended = CliRunner().invoke(app, [*words, *options])
+    assert ended.exit_code == 2 and said in " ".join(ended.output.split())
+
+
+def test_the_defaults_of_a_grid_with_points_to_choose_from_are_not_known(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    tuning = [{"when": {"algorithm": "fedprox"}, "options": {"mu": [0.1, 1]}, "named": {"mu": 1}}]
+    mine.write_text(yaml.safe_dump(CONTENT | {"tuning": tuning}))
+    ended = CliRunner().invoke(app, ["describe", "--grid", str(mine), "--ruleset", "defaults"])
+    assert ended.exit_code == 2 and "has several values of mu to choose from" in " ".join(ended.output.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (
+            ["--ruleset", "tuned"],
+            {"trials": 12, "searched": 30, "examples": 12 * OF_RUN + 6 * round(5 * OF_RUN * 0.85)},
+        ),
+        (["--ruleset", "tuned", "--studies", "2", "--samples", "1"], {"trials": 8, "searched": 4}),
+        (["--ruleset", "defaults"], {"trials": 4, "examples": 4 * OF_RUN}),
+    ],
+)
+def test_what_a_ruleset_costs_is_said_before(tmp_path, options, numbers):
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CONTENT))
+    words = ["describe", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--json"]
+    ended = CliRunner().invoke(app, [*words, *options])
+    total = json.loads(ended.output)["costs"][-1]
+    assert {key: total.get(key) for key in numbers} == numbers and ("searched" in total) == ("tuned" in options)

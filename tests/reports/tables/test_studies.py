@@ -1,0 +1,87 @@
+"""Boards by the ruleset tuned: medians over studies, studies that missed, ranks of studies."""
+
+import pytest
+
+from reports import api
+from reports.tables import report
+from tests.reports.tables.test_tuning_notes import choice
+
+ROWS = ("cifar10 label-2", "cifar10 dir-0.1")
+STUDIES = [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.fixture
+def board(store):
+    """Two methods, three studies of two seeds; of FedAvg's second study under dir-0.1 one run has diverged."""
+    store.reproduces = None
+    store.report = {"rows": ["algorithm"], "columns": "partition", "metric": "accuracy", "metrics": ["accuracy"]}
+    store.report |= {"compared": ["algorithm"], "standings": "seeds", "improvement_over": {"algorithm": "fedavg"}}
+    store.ruleset = {"name": "tuned", "studies": STUDIES, "samples": 4}
+    scores = {
+        "fedavg": ([0.50, 0.60, 0.70, 0.70, 0.40, 0.40], [0.60, 0.60, 0.70, "diverged", 0.50, 0.50]),
+        "fedprox": ([0.60, 0.60, 0.60, 0.60, 0.60, 0.60], [0.50, 0.50, 0.50, 0.50, 0.40, 0.40]),
+    }
+    for algorithm, columns in scores.items():
+        for row, of_seeds in zip(ROWS, columns, strict=True):
+            store.add(row, algorithm, of_seeds)
+    for cell in store.cells:
+        study = next(number for number, seeds in enumerate(STUDIES) if cell["seed"] in seeds)
+        cell["tuned"] = choice(0.1 * (study + 1), search=f"{cell['algorithm']}-{cell['partition']}-{study}")
+    store.row_order = [[name] for name in scores]
+    return store
+
+
+def built(store) -> report.Report:
+    return api.GridReport(store.save(), "small_table", "paper").build()
+
+
+def test_a_cell_is_the_median_over_studies_in_which_a_miss_is_the_worst(board):
+    (table,) = built(board).tables
+    shown = {row.labels[0]: [(cell.measured, cell.caveats) for cell in row.cells] for row in table.rows}
+    assert shown == {
+        "fedprox": [("60.0", ()), ("50.0 [40.0, 50.0]", ())],
+        "fedavg": [("55.0 [40.0, 70.0]", ()), ("50.0 [50.0, 60.0]", ("1 of 3 studies missed",))],
+    }
+
+
+def test_two_misses_of_three_leave_no_median(board):
+    board.cells.clear()
+    board.add("cifar10 label-3", "fedavg", [0.5, 0.5, "diverged", 0.6, "failed", 0.6])
+    board.add("cifar10 label-3", "fedprox", [0.5, 0.5, 0.5, None, None, None])
+    (table,) = built(board).tables
+    cells = {row.labels[0]: row.cells[0] for row in table.rows}
+    assert (cells["fedavg"].measured, cells["fedavg"].caveats) == ("", ("2 of 3 studies missed",))
+    assert (cells["fedprox"].measured, cells["fedprox"].caveats) == ("50.0", ("2 of 3 studies to end",))
+
+
+def test_studies_are_ranked_and_one_that_missed_is_behind(board):
+    found = built(board).standings_data.set_index(["column", "measure"])
+    # Of label-2 the studies are 55 70 40 and 60 60 60, of dir-0.1 60 - 50 and 50 50 40.
+    assert found.loc[("fedavg", "mean_rank"), "value"] == (2 + 1 + 2 + 1 + 2 + 1) / 6
+    assert found.loc[("fedavg", "within_1"), "value"] == 50 and set(found["rows"]) == {6}
+    assert found.loc[("fedprox", "better_than"), "value"] == pytest.approx(100 * (6 / 9 + (2 * 1.5 + 1) / 9) / 2)
+    assert found.loc[("fedavg", "iqm"), "value"] == pytest.approx((40 + 50 + 55 + 60) / 4), "a miss is 0, and cut off"
+
+
+def test_the_ruleset_its_cost_and_all_choices_are_said(board):
+    text = api.render(board.save(), "small_table", "paper")
+    assert text.startswith("# Small table, ruleset tuned\n") and "chosen by one search seed" not in text
+    assert "median [lowest, highest] over 3 studies, a study is the mean over its seeds (0, 1; 2, 3; 4, 5)" in text
+    assert "Ruleset tuned: 3 studies per cell. Each draws 4 configurations" in text
+    assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of column and study" in text
+    assert "1: μ=0.1; 2: μ=0.2; 3: μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
+    assert "- Searched: " not in text and "over the same 3 studies" in text
+
+
+def test_a_board_of_one_search_seed_says_so_in_its_title(board):
+    board.ruleset = {}
+    board.cells = [cell | {"tuned": choice(0.1, seeds=[0])} for cell in board.cells]
+    assert api.render(board.save(), "small_table", "paper").startswith("# Small table (chosen by one search seed)\n")
+
+
+def test_the_ruleset_defaults_is_said(board):
+    board.ruleset = {"name": "defaults", "studies": [], "samples": 0}
+    for cell in board.cells:
+        del cell["tuned"]
+    text = api.render(board.save(), "small_table", "paper")
+    assert text.startswith("# Small table, ruleset defaults\n") and "6 runs per cell, 24 in all." in text
