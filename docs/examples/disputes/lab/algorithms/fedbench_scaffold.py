@@ -12,9 +12,9 @@ from algorithms.shared.local_sgd import clipped
 @registered("fedbench-scaffold", title="SCAFFOLD (FedBench)")
 @dataclass(frozen=True)
 class FedBenchScaffold(RoundBased):
-    """Four things differ from the paper's Algorithm 1. What a client sends for its variate is (trained - start) / (K lr), of the
-    opposite sign. Its own variate is 0 in every round: it is saved, and never read. The server adds the mean of what the clients
-    send, where the paper adds that of the changes of their variates. Gradients are clipped to the norm 1.
+    """Four things differ from the paper's Algorithm 1. What a client sends for its variate is (trained - start) / (K lr), of
+    the opposite sign. Its own variate is 0 in every round: it is saved, and never read. The server adds the mean of what the
+    clients send, where the paper adds that of the changes of their variates. Gradients are clipped to the norm 1.
 
     So in a round trained - start = -K lr (M g + c), with mean gradients g and M the gain of momentum, and then c becomes
     c + (trained - start) / (K lr) = -M g. In the next round, M g + c is near 0, and training stalls.
@@ -34,7 +34,9 @@ class FedBenchScaffold(RoundBased):
             self.local_loss, view.params, data, plan, view, gradient_of=clipped_gradient, step_offset=control
         ).params
         delta = tree.subtract(trained, view.params)
-        return LocalResult({"delta": delta, "sent": tree.scale(delta, 1 / (view.num_steps * view.settings.lr))}, view.client)
+        return LocalResult(
+            {"delta": delta, "sent": tree.scale(delta, 1 / (view.num_steps * view.settings.lr))}, view.client
+        )
 
     def weighted_means(self, updates: Tree, cohort) -> dict[str, Average]:
         return {name: Average(updates[name], cohort.weights) for name in ("delta", "sent")}
