@@ -74,6 +74,8 @@ class FedOV(OneExchange):
         voters: models that vote on an image, >= 0; 0 for all.
     """
 
+    deploys = "several"
+
     client_init: ClusterInit = "independent"
     optimizer: Optimizer = "adam"
     terms: Terms = "full"

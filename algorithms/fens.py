@@ -12,6 +12,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+import algorithms
 from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.fedopt import FedAdam
 from algorithms.oneshot import Combination, OneShot, side_by_side
@@ -79,7 +80,8 @@ class Fens(Combination):
         super().__post_init__()
         if not self.oneshot.hold_out:
             raise ValueError(
-                "fens trains its aggregator on examples that clients hold out; set base.hold_out, such as 0.1."
+                f"{algorithms.name_of(self)} trains its aggregator on examples that clients hold out, but with hold_out 0 of "
+                "oneshot there are none; set base.hold_out, such as 0.1."
             )
         one_of("aggregator", self.aggregator, get_args(Aggregator))
         at_least("hidden_per_client", self.hidden_per_client, 1)

@@ -36,6 +36,7 @@ class Finetune(PostHoc):
     """
 
     does = "fine-tunes"
+    takes = ("model", "fused", "several")
     personal = True
     part: ClassVar[Part] = "full"
 

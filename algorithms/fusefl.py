@@ -48,8 +48,8 @@ class FuseFL(OneExchange):
 
     Deployed are all m networks, fused: the sum of their last features under the mean of their classifiers, or, with
     `multihead`, the sum of the logits of their own. The code then trains the classifier again on Gaussian features: that is
-    `ccvr` around this method, with virtual_per_class 5000 and transform_stage none. A phase has the setting `rounds` rounds of
-    `local_epochs` epochs, so that a run has K times as many. Before the last phase, later blocks are evaluated as they are.
+    `ccvr` around this method, with virtual_per_class 5000 and transform_stage none. Before the last phase, later blocks are
+    evaluated as they are.
 
     With K = 1, these are FedConcat's encoders, one cluster per client, under another head, and with `multihead` the ensemble.
 
@@ -61,17 +61,22 @@ class FuseFL(OneExchange):
 
     Attributes:
         blocks: K, >= 1, at most the number of layers.
+        phase_rounds: rounds of a phase, of `local_epochs` epochs each, >= 1; a run has K times as many, whatever `rounds` says.
         adapter: what fuses outputs, their "mean" or a "conv1x1".
         multihead: whether clients keep their own classifiers.
     """
 
+    deploys = "fused"
+
     blocks: int = 2
+    phase_rounds: int = 1
     adapter: Adapter = "mean"
     multihead: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("blocks", self.blocks, 1)
+        at_least("phase_rounds", self.phase_rounds, 1)
         one_of("adapter", self.adapter, get_args(Adapter))
 
     def cuts(self, model: Model) -> tuple[str, ...]:
@@ -80,7 +85,7 @@ class FuseFL(OneExchange):
         return tuple(layers[max(k, k * (len(layers) - 1) // self.blocks)] for k in range(1, self.blocks))
 
     def num_rounds(self, settings: Settings) -> int:
-        return self.blocks * settings.rounds
+        return self.blocks * self.phase_rounds
 
     def training(self, task: Task) -> Task:
         if self.adapter == "mean" or isinstance(task.model, WithAdapters):
@@ -105,14 +110,14 @@ class FuseFL(OneExchange):
     # On one client
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        phase, layers = view.round // view.settings.rounds, [*_inner(view.model.spec).layers()]
+        phase, layers = view.round // self.phase_rounds, [*_inner(view.model.spec).layers()]
         if phase:
             first = layers.index(self.cuts(_inner(view.model.spec))[phase - 1])
             layers = [adapter_of(phase - 1).removesuffix(".weight"), *layers[first:]]
         return LocalResult({}, descend_on(layers, self.local_loss, view.client, data, plan, view))
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
-        phase = view.round // view.settings.rounds
+        phase = view.round // self.phase_rounds
         if not phase:
             return task_loss(params, batch, view)
         cuts, frozen = self.cuts(_inner(view.model.spec))[:phase], view.server["frozen"]
@@ -141,7 +146,7 @@ class FuseFL(OneExchange):
             params |= {"classifier.weight": weight, "classifier.bias": heads["classifier.bias"].sum(0)}
         else:
             params |= tree.map(lambda leaf: leaf.mean(0), heads)
-        ended = min(self.blocks, 1 + max(0, state["round"] - 1) // task.settings.rounds)
+        ended = min(self.blocks, 1 + max(0, state["round"] - 1) // self.phase_rounds)
         model = self.deployed_model(task)
         return Deployed(replace(model, cuts=model.cuts[: ended - 1]), params, found["buffers"], False)
 
@@ -157,7 +162,7 @@ class FuseFL(OneExchange):
 
     def _finished(self, task: Task, state: State, cohort: Cohort, *, bytes_up: int, **new: Tree) -> State:
         after = super()._finished(task, state, cohort, bytes_up=0, **new)
-        first, phase = state["round"] % task.settings.rounds == 0, state["round"] // task.settings.rounds
+        first, phase = state["round"] % self.phase_rounds == 0, state["round"] // self.phase_rounds
         spent = self._phase_bytes(task, phase, len(cohort.ids)) if first else (0, 0)
         down, up = (len(cohort.ids) * number for number in spent)
         before = state["costs"]
@@ -197,7 +202,13 @@ class FuseFL(OneExchange):
         return round((trained + self.deploy_traffic(task, task.model)["bytes_down"]) / task.population)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        return self.blocks * super().workload(settings, num_examples)
+        return super().workload(replace(settings, rounds=self.num_rounds(settings)), num_examples)
+
+    def state_templates(self, task: Task) -> list[State]:
+        return [{**state, "round": self.num_rounds(task.settings)} for state in super().state_templates(task)]
+
+    def caveats(self, task: Task) -> list[str]:
+        return super().caveats(replace(task, settings=replace(task.settings, rounds=self.phase_rounds)))
 
 
 def _inner(model: Model) -> Model:

@@ -1,6 +1,6 @@
 """What the harness wants to know about a method, before a run and after it. The defaults fit nearly all methods."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import RunConfig, Settings, Task
@@ -10,17 +10,23 @@ if TYPE_CHECKING:
     from algorithms.shared.base import State
 
 
+Deploys = Literal["model", "fused", "several"]
+
+
 class Accounting:
     """Costs, limits and remarks of a method.
 
     Attributes:
         post_hoc: whether the method trains as its `base` does, state and all, and only changes what is deployed.
+        deploys: what is deployed: a "model" of the kind that clients train; several of them under one classifier, "fused"; or
+            several with classifiers of their own, "several".
         cohorts_of_one_size: whether all rounds need as many clients, so that the method cannot train a part of a population.
         profile_options: options with which the first round takes about as long as any other, for a short trial of what a run
             needs.
     """
 
     post_hoc: ClassVar[bool] = False
+    deploys: ClassVar[Deploys] = "model"
     cohorts_of_one_size: ClassVar[bool] = False
     profile_options: ClassVar[dict[str, Any]] = {}
 

@@ -36,6 +36,7 @@ class Calibration(PostHoc):
     """
 
     does = "calibrates"
+    takes = ("model", "fused")
     calibration_lr: float = 0.01
     calibration_momentum: float = 0.9
     calibration_weight_decay: float = 1e-5

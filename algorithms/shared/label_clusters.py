@@ -215,6 +215,10 @@ def check_base(base: Algorithm) -> None:
         )
     if base.personal:
         raise ValueError(f"FedConcat needs one shared model per cluster, but {name} deploys one model per client.")
+    if base.deploys != "model":
+        raise ValueError(
+            f"FedConcat needs one model per cluster as clients train it, but {name} deploys several side by side."
+        )
     if base.cohorts_of_one_size:
         raise ValueError(
             f"FedConcat trains its base within clusters, whose cohorts differ in size, but {name} needs cohorts of one size."

@@ -94,10 +94,11 @@ def _cut(x: Tensor, u: Tensor) -> Tensor:
 def _moved(size: int, swaps: Tensor, choice: Tensor) -> Tensor:
     """The source [B, size] of each row."""
     half, rows = size // 2, torch.arange(size, device=choice.device)
-    starts = range(size - half + 1)
-    pairs = torch.tensor([(a, b) for a in starts for b in starts if 4 * abs(a - b) >= size] or [(0, 0)])
-    chosen = pairs.to(choice.device)[(choice * len(pairs)).long()]
-    source, target = chosen[:, :1], chosen[:, 1:]
+    starts = torch.arange(size - half + 1, device=choice.device)
+    apart = (4 * (starts[:, None] - starts).abs() >= size).flatten()
+    count = sum(4 * abs(a - b) >= size for a in range(len(starts)) for b in range(len(starts)))
+    chosen = apart.long().argsort(descending=True, stable=True)[(choice * count).long()]
+    source, target = chosen[:, None] // len(starts), chosen[:, None] % len(starts)
     copied = torch.where((rows >= target) & (rows < target + half), rows - target + source, rows)
     return torch.where(swaps[:, None], (rows + half) % size, copied)
 

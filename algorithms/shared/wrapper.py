@@ -8,6 +8,7 @@ from torch import Tensor
 import algorithms
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
+from algorithms.shared.accounting import Deploys
 from algorithms.shared.base import Algorithm, Deployed, RoundHooks, State
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import RunConfig, Settings, Task
@@ -21,11 +22,13 @@ class Wrapper(Algorithm):
     Attributes:
         does: what a wrapper does to that model, for its refusal of other bases.
         takes_personal: whether the base may deploy one model per client, also one that each client only fine-tunes.
+        takes: what the base may deploy.
         base: the method inside.
     """
 
     does: ClassVar[str]
     takes_personal: ClassVar[bool] = False
+    takes: ClassVar[tuple[Deploys, ...]] = ("model",)
     base: Algorithm = FedAvg()
 
     def __init_subclass__(cls) -> None:
@@ -44,6 +47,10 @@ class Wrapper(Algorithm):
             )
         if self.base.personal and not self.takes_personal:
             raise ValueError(f"{name} {self.does} one shared model, but {base} deploys one model per client.")
+        if self.base.deploys not in self.takes:
+            raise ValueError(
+                f"{name} {self.does} one model as clients train it, but {base} deploys several side by side."
+            )
         if self.base.post_hoc and not (self.takes_personal and self.base.personal):
             raise ValueError(f"{name} needs a base that trains, but {base} only changes what another method deploys.")
 

@@ -865,7 +865,7 @@ def test_blocks_freeze_one_after_another(adapter, engine):
     task = toy_task(
         engine=engine, rounds=2, local_epochs=1, model="simple-cnn", shape=(1, 16, 16), dataset="mnist", sizes=(6, 4)
     )
-    method = FuseFL(blocks=3, adapter=adapter)
+    method = FuseFL(blocks=3, adapter=adapter, phase_rounds=2)
     assert method.cuts(task.model) == ("conv2", "linear1")
     states = [train(method, task, rounds) for rounds in range(7)]
     found = [method.trained(task, state)[1]["params"] for state in states]

@@ -13,7 +13,12 @@ from tests.support.toy import SMALL, toy
 SIZES = (9, 4, 6, 11)
 
 # Options that a base needs inside a wrapper, beside its defaults, with which it is refused.
-NEEDED = {("feddisco", "scaffold"): {"weighting": "examples"}, ("feddisco", "feddyn"): {"mean": "examples"}}
+NEEDED: dict[tuple[str, str], dict[str, Any]] = {
+    ("feddisco", "scaffold"): {"weighting": "examples"},
+    ("feddisco", "feddyn"): {"mean": "examples"},
+    ("fens", "oneshot"): {"hold_out": 0.3},
+    ("fens-linear", "oneshot"): {"hold_out": 0.3},
+}
 
 # Still smaller than `SMALL`: pairs are many.
 SHORT = SMALL | {"classifier_rounds": 1, "discriminator_rounds": 2, "capacity": 1.0, "inference_images": 100}

@@ -45,6 +45,7 @@ SMALL = {
     "capacity": 2.0,
     "warm_up_rounds": 1,
     "aggregator_rounds": 3,
+    "phase_rounds": 2,
     "distillation_epochs": 2,
     "synthetic_batch_size": 4,
     "latent_width": 6,
@@ -166,12 +167,14 @@ class Toy(Special):
             first, they go on from the mean 5/3, truncated, unless the method says otherwise.
         search: settings that a small search of its options needs.
         options: small ones, which are no defaults, but make a test one of the method and not of rounding.
+        chain: it needs a model whose layers are a chain, as those of no residual network.
         deep: options for a model with many normalised layers after few steps, when running statistics are far from those
             of its batches.
     """
 
     counters: tuple[list[int], ...] = ([2, 3],)
-    search: dict[str, int] = field(default_factory=dict)
+    chain: bool = False
+    search: dict[str, int | None] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     deep: dict[str, Any] = field(default_factory=dict)
 
@@ -187,6 +190,10 @@ TOYS = {
     # differ by 1e-15 lead to params that differ by 1e-2 on one and the same engine.
     "feddecorr": Toy(options={"beta": 0.01}),
     "fedproto": Toy(counters=([2, 4],), deep={"collect": "last_epoch"}, exchanges_less=True),
+    # Each client goes on from its own counters.
+    "oneshot": Toy(counters=([2, 4],)),
+    "fedov": Toy(counters=([2, 4],)),
+    "fusefl": Toy(chain=True, search={"rounds": None}),
     "fedconcat-id": Toy(everyone_begins=True),
     "fedconcat-ib": Toy(everyone_begins=True),
     "ifca": Toy(counters=_CLUSTERED),

@@ -16,9 +16,11 @@ from bench.simulation.task import Task
 from tests.support.kinds import others_slow
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task, train
 
-ALONE = ["local", "centralized"]  # no mean, or of one client
+ALONE = ["local", "oneshot", "fedov", "fusefl", "centralized"]  # no mean, or of one client
 WRAPPERS = ["fedconcat", "fedconcat-id", "fedconcat-ib", "dp-fedconcat", "random-clusters", "clsnorm", "ccvr", "oracle"]
 WRAPPERS += ["finetune", "finetune-head", "finetune-body", "fedcollab", "feddisco"]
+WRAPPERS += ["ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa"]
+WRAPPERS += ["dense", "f-dafl", "co-boosting"]
 OWN = ["fedcat", "fedcat-gc", "fedcat-dc", "fedawa", "fedpac"]  # conclude rounds in their own way
 CLUSTERED = ["ifca", "fedsoft", "fesem", "fedconcat-ifca", "fedconcat-fedsoft", "fedconcat-fesem"]
 CLUSTERED += ["fedcluster", "kmeans"]

@@ -231,7 +231,9 @@ def test_fednova_extrapolates_buffers_in_the_mode_of_fedcollab_only():
 
 
 ROUND_BASED = [
-    name for name in algorithms.REGISTRY if issubclass(algorithms.load(name), RoundBased) and not toy(name).alone
+    name
+    for name in algorithms.REGISTRY
+    if issubclass(algorithms.load(name), RoundBased) and not (toy(name).alone or toy(name).chain)
 ]
 
 
