@@ -1,6 +1,6 @@
 """What tables and sentences call the settings of cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bench.results.omitted_defaults import spell_out
@@ -13,11 +13,16 @@ HEADINGS = "axes"  # among the names that a grid gives: those of the axes themse
 def value_of(cell: Mapping[str, Any], key: str) -> Any:
     """A stored cell's value of an axis, a setting, or an option of its method or of the one inside a wrapper, as a table shows
     it; None if it has none of that name."""
+    return values_of(cell, [key])[key]
+
+
+def values_of(cell: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """`value_of` of several keys."""
     config = spell_out(cell["config"])
     method = config["algorithm"]
     inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-    found = (part[key] for part in (cell, config, method, inside) if part.get(key) not in (None, ""))
-    return shown(next(found, None))
+    parts = (cell, config, method, inside)
+    return {key: shown(next((part[key] for part in parts if part.get(key) not in (None, "")), None)) for key in keys}
 
 
 def competitor(values: Sequence[Any]) -> Any:

@@ -45,7 +45,7 @@ def collect(report: Report, grid: StoredGrid, records: Records, store: Store) ->
         [points]}, in percent if tables print them so, None for a missing number. If a line is horizontal over an x axis, its
         entry for that axis is None, and "level" is its mean and std.
     """
-    found, wanted = dict[tuple[str, str], dict[str, Any]](), []
+    found, wanted, names = dict[tuple[str, str], dict[str, Any]](), [], _names(report)
     tables = [table for table in report.tables if is_of_rounds(table.metric)]
     for table in tables:
         lines = dict(zip(table.columns, table.lines, strict=True))
@@ -56,7 +56,7 @@ def collect(report: Report, grid: StoredGrid, records: Records, store: Store) ->
             panel = found.setdefault((table.metric, curve.panel), new)
             wanted.append((panel, line, curve))
             if caveats := _caveats(curve.cell, table.names):
-                panel["caveats"].append(f"{name_of_line(line, _names(report))}: {caveats}")
+                panel["caveats"].append(f"{name_of_line(line, names)}: {caveats}")
     most = min(_MOST_POINTS, max(_LEAST_POINTS, _MOST_OF_PAGE // max(1, len(wanted))))
     for panel, line, curve in wanted:
         shown = _shown(curve.points["mean"], most)
@@ -103,7 +103,8 @@ def _styles(report: Report, panels: list[dict]) -> dict[str, LineStyle]:
     columns = dict.fromkeys(line for table in report.tables for line in table.lines)
     own = {name: style for table in report.tables for name, style in table.names.styles.items()}
     found = line_styles([*(columns if drawn.keys() <= columns.keys() else drawn)], own)
-    return {name_of_line(line, _names(report)): found[line] for line in drawn}
+    names = _names(report)
+    return {name_of_line(line, names): found[line] for line in drawn}
 
 
 def _names(report: Report) -> dict[str, str]:

@@ -7,12 +7,12 @@ the one with the best mean over seeds, as the papers do ("best of, chosen on the
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
-from bench.experiments.labels import chosen_in, competitor, number, value_of
+from bench.experiments.labels import chosen_in, competitor, number, values_of
 from bench.results import records as stored
 from bench.results.metrics import METRICS
 from bench.results.records import RunRecord, StoredCell, StoredGrid
@@ -66,8 +66,12 @@ def competitors_of(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
 
 def label(cell: Mapping[str, Any], key: str) -> str:
     """The label of a grid cell on an axis (a field of the cell, a setting or a method option); "-" if it has no value."""
-    value = value_of(cell, key)
-    return "-" if value is None else str(value)
+    return labels(cell, [key])[key]
+
+
+def labels(cell: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """`label` of several axes."""
+    return {key: "-" if value is None else str(value) for key, value in values_of(cell, keys).items()}
 
 
 def split_of(grid: StoredGrid) -> str:
@@ -122,7 +126,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         lines.append(
             {
                 "variant": cell.get("variant") or "-",  # not an option of that name, which some methods have
-                **{key: label(cell, key) for key in {*keys, *SETTING, "seed"} - ({"variant"} - {*keys})},
+                **labels(cell, {*keys, *SETTING, "seed"} - ({"variant"} - {*keys})),
                 "choice": choice_of(cell),
                 "searched": cell.get("tuned", {}).get("tried", 0),
                 "run": cell["run"],

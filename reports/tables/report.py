@@ -1,6 +1,7 @@
 """A report: the tables of a grid, one per metric, with footnotes and unrounded numbers."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,11 +97,16 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
     value = value or own_value(grid)
     _validate(grid, value)
     columns_by_metric = _columns_by_metric(grid, records, value)
-    by_metric = _cells_by_metric(grid, records, columns_by_metric, value)
+
+    @functools.cache  # of thousands of runs, tables and ranks share them
+    def runs_of(metric: str, value: str) -> pd.DataFrame:
+        return collect_runs(grid, records, metric, value)
+
+    by_metric = _cells_by_metric(grid, runs_of, columns_by_metric, value)
     tables = {metric: arrange(cells, grid, metric) for metric, cells in by_metric.items()}
     accuracies = {metric: columns for metric, columns in columns_by_metric.items() if metric in ACCURACIES}
-    further = {other: _cells_by_metric(grid, records, accuracies, other) for other in further_values(grid, value)}
-    standings, scores = _standings(by_metric, tables, grid, records, value)
+    further = {other: _cells_by_metric(grid, runs_of, accuracies, other) for other in further_values(grid, value)}
+    standings, scores = _standings(by_metric, tables, grid, runs_of, value)
     tables = dict(zip(tables, rankings.in_order(tables.values(), standings, grid), strict=True))
     ranked: tuple[Table, ...] = ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
@@ -150,7 +156,7 @@ def _known_at(value: str, metrics: Iterable[str]) -> list[str]:
 
 
 def _cells_by_metric(
-    grid: StoredGrid, records: Records, columns: dict[str, set[str]], value: str
+    grid: StoredGrid, runs_of: Callable[[str, str], pd.DataFrame], columns: dict[str, set[str]], value: str
 ) -> dict[str, pd.DataFrame]:
     """Metric -> the cells of its table with gains, published numbers and tests.
 
@@ -158,7 +164,7 @@ def _cells_by_metric(
     """
     keys, found = cell_keys(grid), dict[str, pd.DataFrame]()
     for metric in _known_at(value, columns):
-        runs = collect_runs(grid, records, metric, value)
+        runs = runs_of(metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
         if grid["report"].get("metrics") and found:
             chosen = next(iter(found.values()))
@@ -209,7 +215,7 @@ def _standings(
     by_metric: dict[str, pd.DataFrame],
     tables: dict[str, Table],
     grid: StoredGrid,
-    records: Records,
+    runs_of: Callable[[str, str], pd.DataFrame],
     value: str,
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
     """Mean ranks and wins of all metrics, lines of `rankings.COLUMNS`, and the scores of a board; None if the grid does not
@@ -221,7 +227,7 @@ def _standings(
     for metric, cells in by_metric.items():
         if not METRICS[metric].ranked:
             continue
-        runs = collect_runs(grid, records, metric, value)
+        runs = runs_of(metric, value)
         names = _contenders(cells, grid, tables[metric])
         lines = rankings.standings(cells, runs, grid, metric, names)
         if is_board(grid) and not found and METRICS[metric].is_share and len(lines):
