@@ -5,6 +5,7 @@ A pool is a folder of results directories, one for each bundle. A grid that seve
 
 import html
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ _HEAD = """\
 # Board
 
 All results of this folder, by grid. `make board` writes this page. A run is verified if somebody has trained it again, or its
-first rounds, with equal accuracies: bit for bit on the same kind of processor, else within a tolerance.
+first rounds, and found equal numbers, bit for bit, or accuracies within a tolerance on another kind of processor.
 """
 
 
@@ -131,7 +132,9 @@ def _lines(
         days = sorted(str(end)[:10] for end in ends if end)
         commits = dict.fromkeys(_short(record.get("commit")) for record in own.values())
         again = [confirmed[run] for run in own if run in confirmed]
+        results = Counter(str(one["result"]) for one in again)
         by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)
+        said = [f"{count} {result}" for result, count in sorted(results.items())]
         found.append(
             _Line(
                 method,
@@ -140,7 +143,7 @@ def _lines(
                 ", ".join(who),
                 " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
                 ", ".join([*commits][:3]) + (f" and {len(commits) - 3} more" if len(commits) > 3 else ""),
-                f"{len(again)} of {len(own)} ({'; '.join(by)})" if again else "no",
+                f"{', '.join(said)} ({'; '.join(by)})" if again else "no",
             )
         )
     return found

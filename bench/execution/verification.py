@@ -190,21 +190,21 @@ class Verifier:
     ) -> Verdict:
         """The verdict on rounds there and here, whose first difference is known; "" for equal ones."""
         code, done = self._code(record, config), len(there)
-        if not difference and not any(row.keys() & ACCURACIES for row in there):
+        unlike, largest = _unlike(record, device), _largest_gap(there, here)
+        is_near = not difference or bool(unlike and largest is not None and largest <= self._tolerance)
+        if is_near and not any(row.keys() & ACCURACIES for row in there):
             says = (
                 f"bytes and examples of {count} equal, but none of these has an accuracy; --whole trains it to its end"
             )
             return Verdict(UNEVALUATED, says + code, done, of)
         if not difference:
             return Verdict(EQUAL, f"equal, {count}{code}", done, of)
-        unlike = _unlike(record, device)
-        largest = _largest_gap(there, here)
-        if unlike and largest is not None and largest <= self._tolerance:
-            points = f"accuracies of {count} within {100 * largest:.2g} points, though not bit for bit"
+        if is_near:
+            points = f"accuracies of {count} within {100 * (largest or 0):.2g} points, though not bit for bit"
             says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
             return Verdict(WITHIN_TOLERANCE, says, done, of)
-        reasons = f" ({'; '.join(unlike)})" if unlike else ""
-        return Verdict(DIFFERS, f"DIFFERS in {difference} (stored and now){reasons}{code}", done, of)
+        reasons = "; ".join(["stored and now", *unlike])
+        return Verdict(DIFFERS, f"DIFFERS in {difference} ({reasons}){code}", done, of)
 
     def _make(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Run:
         return Run(

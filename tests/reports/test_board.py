@@ -36,7 +36,7 @@ def test_a_stranger_s_results_stand_beside_ours_with_who_when_code_and_what_is_v
         f"Run {AVG[0].id} has other numbers in theirs and in a directory before it (accuracy of round 1" in code.output
     )
     page = " ".join((tmp_path / "board.md").read_text().split())
-    assert "| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | 1 of 3 (Ann, 2026-11-26) |" in page
+    assert "| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | 1 equal (Ann, 2026-11-26) |" in page
     assert "| FedAvg | theirs | 1 | Jane &lt;b&gt;\\|Doe | 2026-01-01 | bbbbbbbbbb-dirty | no |" in page
     assert "| FedProx | theirs | 3 |" in page and f"[all together](<reports/{LABEL}.md>)" in page
     together = (tmp_path / "reports" / f"{LABEL}.md").read_text()
