@@ -17,7 +17,7 @@ from bench.published.lookup import FOLDER
 from bench.tuning.build import make_searches
 from reports.tables import report
 
-SHARED = ("leaderboard_mnist", "leaderboard_cifar10")
+SHARED = ("leaderboard_mnist", "leaderboard_fmnist", "leaderboard_cifar10")
 LEFT_OUT = {
     *("centralized", "oracle"),  # read the data of all clients
     "random-clusters",  # a control

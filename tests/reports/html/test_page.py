@@ -22,6 +22,7 @@ from reports.figures.style import METHODS
 from reports.html import vega
 from reports.tables.names import Names
 from tests.reports.conftest import Store
+from tests.reports.tables.test_tuning_notes import choice
 from tests.support.tools import path_of
 
 NASTY = """<img src=x onerror=hacked()>&amp;"'</script><script>hacked()</script><!--{{ 7*7 }}"""
@@ -500,3 +501,39 @@ def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
     page = api.render(store.save(), "small_table", "paper", format="html")
     assert len(store.cells) == 477 and page.count('"status":"done"') == 477
     assert len(page.encode()) < 4_000_000
+
+
+@pytest.fixture
+def board(browser, tmp_path):
+    """The page of a board of eight methods with choices."""
+    store = Store(tmp_path)
+    store.report = {"rows": ["algorithm"], "columns": "partition", "metric": "accuracy", "metrics": ["accuracy", "mb"]}
+    store.report |= {"compared": ["algorithm"], "standings": "seeds"}
+    for number in range(8):
+        for row in ("cifar10 label-2", "cifar10 dir-0.1"):
+            store.add(row, f"method-{number}", [0.5 + number / 50, 0.5 + number / 40], tuned=choice(0.1 * number))
+    browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+    wait(browser, lambda: marks(browser, "#board-0", "symbol") and marks(browser, "#board-1", "line"))
+    yield browser
+    assert [entry["message"] for entry in browser.get_log("browser")] == []
+
+
+def test_a_board_begins_with_pictures_of_its_ranks_and_unfolds_choices(board):
+    sections = board.execute_script("return [...document.querySelectorAll('main > section')].map(one => one.id)")
+    assert sections[:4] == ["board", "tables", "curves", "numbers"]
+    assert marks(board, "#board-0", "symbol") == 8 and marks(board, "#board-1", "line") == 8
+    order = [f"method-{number}" for number in reversed(range(8))]
+    assert texts(board, "#table-1 tbody summary") == texts(board, "#standings-1 tbody th") == order
+    opened = board.find_element(By.CSS_SELECTOR, "#table-1 tbody details")
+    assert not opened.find_element(By.TAG_NAME, "dl").is_displayed()
+    opened.find_element(By.TAG_NAME, "summary").click()
+    assert opened.find_element(By.TAG_NAME, "dl").text.splitlines() == ["#C = 2", "μ=0.7", "Dir(0.1)", "μ=0.7"]
+    head(board, "Method").click()
+    assert texts(board, "#table-1 tbody summary") == order[::-1]
+    assert not texts(board, "#choices-1") and texts(board, "#spaces-1 tbody th") == order
+
+
+def test_on_a_phone_a_board_does_not_scroll_sideways(board):
+    resize(board, 400)
+    wide = "return document.documentElement.scrollWidth"
+    wait(board, lambda: board.execute_script(wide) == 400)
