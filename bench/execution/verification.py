@@ -203,7 +203,8 @@ class Verifier:
             points = f"accuracies of {count} within {100 * (largest or 0):.2g} points, though not bit for bit"
             says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
             return Verdict(WITHIN_TOLERANCE, says, done, of)
-        reasons = "; ".join(["stored and now", *unlike])
+        # Some methods let rounding grow, and their records say so.
+        reasons = "; ".join(["stored and now", *unlike, *(record.get("caveats", []) if unlike else [])])
         return Verdict(DIFFERS, f"DIFFERS in {difference} ({reasons}){code}", done, of)
 
     def _make(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Run:
