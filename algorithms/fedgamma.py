@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from algorithms import LocalResult, above, at_least, registered, tree
 from algorithms.scaffold import Scaffold
-from algorithms.shared.local_sgd import GradientOf
+from algorithms.shared.local_sgd import GradientOf, clipped
 from algorithms.shared.sharpness import one_class_caveats, sharp_gradient
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Loss, Task
@@ -21,7 +21,9 @@ class ClippedScaffold(Scaffold):
 
     Attributes:
         server_lr, weighting, momentum_mode: see `Scaffold`.
-        clip: largest norm of a gradient plus c - c_i, > 0; None does not clip. A clipped path is what c_i then records.
+        clip: largest norm of a gradient plus c - c_i, > 0; None does not clip. A clipped path is what c_i then records. With
+            momentum on the gradient alone (`momentum_mode` "outside"), of the gradient alone: momentum would amplify what is
+            taken from the correction.
     """
 
     clip: float | None = 10.0
@@ -36,13 +38,15 @@ class ClippedScaffold(Scaffold):
     ) -> LocalResult:
         if self.clip is None:
             return super()._update(slope_of, data, plan, view, correction)
-        most = self.clip
+        most, alone = self.clip, self.momentum_mode == "outside" and view.settings.momentum > 0
         offset = tree.scale(tree.subtract(view.server["control"], view.client["control"]), correction)
 
         def shortened(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
+            slope = slope_of(loss, params, batch, view)
+            if alone:
+                return clipped(slope, most)
             # The correction comes later: what is returned is f (g + offset) - offset. Where nothing is clipped, f is exactly
             # 1, and g keeps its bits.
-            slope = slope_of(loss, params, batch, view)
             factor = most / tree.norm(tree.add(slope, offset)).clamp(min=most)
             return tree.map(lambda g, o: factor * g + (factor - 1) * o, slope, offset)
 

@@ -807,17 +807,23 @@ def test_long_gradients_are_clipped(kind, options, most, on_bowls):
 
 
 @pytest.mark.parametrize("kind", [FedGAMMA, FedLESAMS])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("mode", ["outside", "effective-lr", "none"])
-def test_a_gradient_is_clipped_together_with_its_correction(kind, mode, on_bowls):
-    """The gradient (-0.5, -2) + c - c_i = (3, 4) - (0.5, -2) is (2, 4): scaled to length 1."""
+def test_a_gradient_is_clipped_together_with_its_correction(kind, mode, momentum, on_bowls):
+    """The gradient (-0.5, -2) + c - c_i = (3, 4) - (0.5, -2) is (2, 4): scaled to length 1. With momentum on the gradient alone,
+    that is clipped alone."""
     on_bowls(kind, ((0,),))
-    method, task = kind(rho=0.0, clip=1.0, momentum_mode=mode), bowls(lr=1.0, local_steps=1)
+    method, task = kind(rho=0.0, clip=1.0, momentum_mode=mode), bowls(lr=1.0, local_steps=1, momentum=momentum)
     state = method.init(task)
     state = {**state, "server": {"control": {"w": tensor([3.0, 4.0])}}}
     kept = {**tree.map(lambda leaf: leaf[None], state["clients"]["fresh"]), "control": {"w": tensor([[0.5, -2.0]])}}
     state = {**state, "clients": write_rows(state["clients"], torch.tensor([0]), kept)}
     moved = iterates(method, task, state)[0][0] - tensor(W)
-    close(moved, [-2 / math.sqrt(20), -4 / math.sqrt(20)], 1e-12)
+    together, alone = (
+        [-2 / math.sqrt(20), -4 / math.sqrt(20)],
+        [0.5 / math.hypot(0.5, 2) - 2.5, 2 / math.hypot(0.5, 2) - 6],
+    )
+    close(moved, alone if momentum and mode == "outside" else together, 1e-12)
 
 
 @pytest.mark.parametrize("kind", FAMILY)
