@@ -41,7 +41,9 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
     value = report.cells["value"].iloc[0]
     of_figures = with_figure_layout(grid)
     as_tables = of_figures is grid and not report.facts or grid["report"].get("measured")
-    figures = report if as_tables else build(of_figures, records, value)
+    # Curves need no ranks, which take as long as the rest.
+    without_ranks = of_figures | {"report": {**of_figures["report"], "standings": False}}
+    figures = report if as_tables else build(without_ranks, records, value)
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
     themes = curves.themes(figures, panels)
