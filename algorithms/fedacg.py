@@ -30,7 +30,7 @@ from algorithms.shared.clipping import Clipped
 from algorithms.shared.types import ClientOutputs
 
 
-@registered("fedacg", symbols={"server_momentum": "λ"})
+@registered("fedacg")
 @dataclass(frozen=True)
 class FedACG(Clipped):
     """Clients receive b = w + lambda m instead of the server model w, and minimise loss + beta/2 |x - b|^2 from there.

@@ -132,9 +132,7 @@ class FedAS(Scored, PartlyShared):
     # On the server
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        weights = cohort.weights
-        if self.weighting == "fisher":  # far above numbers of examples, unless all are 0
-            weights = updates["fisher"].double() + 1e-30 * cohort.weights.double()
+        weights = _weights(updates, cohort) if self.weighting == "fisher" else cohort.weights
         return {"delta": Average(updates["delta"], weights)}
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
@@ -146,8 +144,14 @@ class FedAS(Scored, PartlyShared):
     def round_metrics(self, task: Task, before: State, after: State, update: Tree, cohort: Cohort) -> dict[str, Any]:
         if self.weighting != "fisher":
             return {}
-        shares = update["fisher"].double() / update["fisher"].double().sum()
+        weights = _weights(update, cohort)
+        shares = weights / weights.sum()
         return {"effective_clients": torch.special.entr(shares).sum().exp()}
+
+
+def _weights(updates: Tree, cohort: Cohort) -> Tensor:
+    """By which bodies are averaged [K]: their F_i, which are far above the other term unless all of them are 0."""
+    return updates["fisher"].double() + 1e-30 * cohort.weights.double()
 
 
 def alignment_loss(params: Tree, batch: Batch, view: ClientView) -> Tensor:

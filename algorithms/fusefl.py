@@ -44,7 +44,7 @@ class FuseFL(OneExchange):
     every client trains blocks k..K and its classifier on what the fused blocks before give it; then block k of all m clients is
     exchanged and stays as it is. What goes into block k of client i is the mean of the m outputs of block k - 1, or
     `adapter` "conv1x1": a 1x1 convolution of client i's, trained with its block k, of their concatenation. Momentum starts anew
-    in each phase. It is no one-shot method: it needs K exchanges.
+    in each round. It is no one-shot method: it needs K exchanges.
 
     Deployed are all m networks, fused: the sum of their last features under the mean of their classifiers, or, with
     `multihead`, the sum of the logits of their own. The code then trains the classifier again on Gaussian features: that is

@@ -527,6 +527,10 @@ def test_relative_coefficients_are_in_units_of_the_median_distance():
     a, b, c = (0.4 * torch.exp(double(-d / 2.0)).item() for d in (1, 4, 9))
     close(found, [[1 - a - c, a, c], [a, 1 - a - b, b], [c, b, 1 - b - c]], 1e-12)
     assert (found.diagonal() >= 1 - 0.8).all()
+    even = full_coefficients(
+        FedAMP(sigma=0.5, others=0.9), [[x, 0.0] for x in (0.0, 1.0, 3.0, 7.0)]
+    )  # between 9 and 16
+    close(even[0, 1:], [0.3 * torch.exp(double(-d / 6.25)).item() for d in (1, 9, 49)], 1e-12)
     same = full_coefficients(FedAMP(others=0.8), [[1.0, 1.0]] * 3)
     close(same, [[0.2 if i == j else 0.4 for j in range(3)] for i in range(3)], 1e-12)
 

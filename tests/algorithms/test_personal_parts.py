@@ -260,6 +260,9 @@ def test_weights_by_fisher_information_follow_the_oracle():
             dtype
         )
         close(none / none.sum(), expected["size_weights"], 1e-6)
+        measured = method.round_metrics(task, {}, {}, {**update, "fisher": torch.zeros(2, dtype=dtype)}, cohort)
+        sized = -sum(w * torch.log(double(w)) for w in expected["size_weights"])
+        close(measured["effective_clients"], sized.exp().item(), 1e-9)
     by_size = FedAS(weighting="examples").weighted_means(update, cohort)["delta"].weights
     close(by_size / by_size.sum(), expected["size_weights"], tolerance)
 
