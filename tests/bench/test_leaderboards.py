@@ -18,7 +18,17 @@ from bench.tuning.build import make_searches
 from reports.tables import report
 
 SHARED = ("leaderboard_mnist", "leaderboard_fmnist", "leaderboard_cifar10")
-ONE_SHOT = {"oneshot", "ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa", "fedov", "fusefl"}
+ONE_SHOT = {
+    "oneshot",
+    "ensemble",
+    "ensemble-vote",
+    "ensemble-weighted",
+    "fens",
+    "fens-linear",
+    "fedlpa",
+    "fedov",
+    "fusefl",
+}
 NEEDS_GPU = {"dense", "f-dafl", "co-boosting"}
 LEFT_OUT = {
     *("centralized", "oracle"),  # read the data of all clients
