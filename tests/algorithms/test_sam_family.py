@@ -810,8 +810,8 @@ def test_long_gradients_are_clipped(kind, options, most, on_bowls):
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("mode", ["outside", "effective-lr", "none"])
 def test_a_gradient_is_clipped_together_with_its_correction(kind, mode, momentum, on_bowls):
-    """The gradient (-0.5, -2) + c - c_i = (3, 4) - (0.5, -2) is (2, 4): scaled to length 1. With momentum on the gradient alone,
-    that is clipped alone."""
+    """The gradient (-0.5, -2) + c - c_i = (3, 4) - (0.5, -2) is (2, 4): scaled to length 1. With momentum on the gradient
+    alone, that is clipped alone."""
     on_bowls(kind, ((0,),))
     method, task = kind(rho=0.0, clip=1.0, momentum_mode=mode), bowls(lr=1.0, local_steps=1, momentum=momentum)
     state = method.init(task)
