@@ -98,7 +98,8 @@ KINDS: dict[str, tuple[Callable[[str], dict], tuple[str, ...]]] = {
 
 
 def compute() -> dict[str, dict[str, dict]]:
-    """All fingerprints, by kind and name."""
+    """All fingerprints, by kind and name; with one thread, since several wait for each other on a busy machine."""
+    torch.set_num_threads(1)
     return {kind: {name: make(name) for name in names} for kind, (make, names) in KINDS.items()}
 
 

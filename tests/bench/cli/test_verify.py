@@ -65,7 +65,7 @@ def tampered(key: str, value: float, number: int = 2):
         ),
         (dict(diagnostics={"clusters": [1]}), "DIFFERS in diagnostics"),
     ],
-    ids=str,
+    ids=["accuracy", "loss", "bytes", "end", "status", "digest", "skew", "diagnostics"],
 )
 def test_a_tampered_run_is_found(store, fedprox, change, said):
     change = dict(change)
