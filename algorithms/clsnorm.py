@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import algorithms
 from algorithms import RoundBased, Task, Wrapper, registered
 from algorithms.shared.wrapper import refuse_wrapper
-from bench.models.calibrated import NormalisedClassifier, wrap
+from bench.models.base import Staged
+from bench.models.calibrated import NormalisedClassifier, NormalisedOfStages, wrap
 
 
 @registered("clsnorm")
@@ -32,4 +33,5 @@ class ClsNorm(Wrapper):
             )
 
     def inside(self, task: Task) -> Task:
-        return replace(task, model=wrap(NormalisedClassifier, task.model))
+        kind = NormalisedOfStages if isinstance(task.model, Staged) else NormalisedClassifier
+        return replace(task, model=wrap(kind, task.model))

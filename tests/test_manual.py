@@ -155,7 +155,7 @@ def test_options_in_sentences_exist_and_every_option_is_explained():
 def test_every_link_leads_somewhere():
     seen = 0
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        for target in re.findall(r"\]\(<?([^)>\s]+)>?\)", page.read_text()):
             if target.startswith("http"):
                 continue
             path, _, anchor = target.partition("#")

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bench.models.base import Model
+from bench.models.base import Model, Staged
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,21 @@ class NormalisedClassifier(ModelWrapper):
 
     def head(self, params, z):
         return F.linear(z, F.normalize(params["classifier.weight"], dim=1))
+
+
+@dataclass(frozen=True)
+class NormalisedOfStages(NormalisedClassifier, Staged):
+    """The same of a model that is cut into stages."""
+
+    @property
+    def stages(self):
+        return self.inner.stages
+
+    def stage(self, name, params, x, bound):
+        return self.inner.stage(name, params, x, bound)
+
+    def activated(self, name, x, bound):
+        return self.inner.activated(name, x, bound)
 
 
 @dataclass(frozen=True)

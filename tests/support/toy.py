@@ -142,6 +142,7 @@ TESTED_ELSEWHERE = {
         (
             (name, "base")
             for name in ("ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa")
+            + ("dense", "f-dafl", "co-boosting")
         ),
         "test_oneshot.py: refused but for oneshot",
     ),

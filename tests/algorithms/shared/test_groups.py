@@ -18,7 +18,7 @@ from tests.support.toy import assert_equal, settings_for, toy, toy_method, toy_t
 
 MEMBERS = ([0, 2], [1, 3], [4])
 KINDS = ("fedavg", "scaffold", "moon", "fedgen")  # params alone, states of server and clients, of clients, nested ones
-OWN_ROUNDS = {"fedasam", "fedsam", "lg-fedavg", "mofedsam"}  # they override `run_round`
+OWN_ROUNDS = {"fedasam", "feddbe", "fedsam", "lg-fedavg", "mofedsam"}  # they override `run_round`
 OWN_ROUNDS |= {"oneshot", "fedov", "fusefl"}  # they override `step`
 NAMES = [
     name

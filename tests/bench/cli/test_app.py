@@ -505,7 +505,10 @@ def one_setting(algorithm="fedavg", dataset="digits", partition="iid"):
             "Unknown setting 'engine': it is an option of the command, --engine.",
         ),
         ([*one_setting(), "--set", "num-clients=3"], "Did you mean 'clients'?"),
-        ([*one_setting(), "--set", "mu=0.1"], "'mu': options of fedavg: none; mu is of clsprox, fedprox, moon."),
+        (
+            [*one_setting(), "--set", "mu=0.1"],
+            "'mu': options of fedavg: none; mu is of clsprox, feddbe, fedprox, moon.",
+        ),
         ([*one_setting(), "--rounds", "5"], "There is no option --rounds; set it by --set rounds=5."),
         ([*one_setting(), "--learning-rate=0.1"], "There is no option --learning-rate; set it by --set lr=0.1."),
         ([*one_setting("fedprox"), "--mu", "1"], "There is no option --mu; set it by --set mu=1."),

@@ -92,7 +92,7 @@ def test_a_version_is_a_whole_number_from_one_on(version):
 
 def test_some_boards_are_of_version_two_and_no_other_grid_of_ours_has_one():
     now = {name: load_grid(name).version for name in grid_files.names()}
-    boards = ("leaderboard_mnist", "leaderboard_fmnist", "leaderboard_personal")
+    boards = ("leaderboard_mnist", "leaderboard_fmnist", "leaderboard_personal", "leaderboard_oneshot")
     assert {name: version for name, version in now.items() if version > 1} == dict.fromkeys(boards, 2)
     assert now == {name: grid_files.version_of(name) for name in now} and grid_files.version_of("none") == 1
     assert load_grid("leaderboard_mnist").stored_title.endswith(" (leaderboard_mnist v2)")
