@@ -146,6 +146,17 @@ TESTED_ELSEWHERE = {
         ),
         "test_oneshot.py: refused but for oneshot",
     ),
+    **dict.fromkeys(
+        (
+            (name, option)
+            for name in ("dense", "f-dafl", "co-boosting")
+            for option in ("bn_weight", "masked", "clip", "hardness", "adversarial_temperature")
+        ),
+        "test_dense.py: losses by hand, long gradients, batch norm",
+    ),
+    **dict.fromkeys(
+        (("f-dafl", "generator_steps"), ("f-dafl", "adversarial_weight")), "test_dense.py: read by the loss dense"
+    ),
     **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
     **dict.fromkeys(
         (("fedov", "weighting"), ("fedov", "voters")), "test_oneshot.py: read when the models vote, if at all"
