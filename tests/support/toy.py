@@ -155,7 +155,8 @@ TESTED_ELSEWHERE = {
         "test_dense.py: losses by hand, long gradients, batch norm",
     ),
     **dict.fromkeys(
-        (("f-dafl", "generator_steps"), ("f-dafl", "adversarial_weight")), "test_dense.py: read by the loss dense"
+        (("f-dafl", "generator_steps"), ("f-dafl", "adversarial_weight")),
+        "the loss dense has both; the images of the best step are kept, which one more may not be",
     ),
     **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
     **dict.fromkeys(
