@@ -477,11 +477,11 @@ def test_local_models_are_models_of_the_task(method):
         ),
         (
             lambda: FedETF().init(ClsNorm().inside(toy_task())),
-            "fedetf replaces a linear classifier with a bias, but NormalisedClassifier has none; use another model.",
+            "fedetf replaces a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
         ),
         (
             lambda: FedRoD(personal_head=True).init(ClsNorm().inside(toy_task())),
-            "fedrod-personal adds to a linear classifier with a bias, but NormalisedClassifier has none; use another model.",
+            "fedrod-personal adds to a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
         ),
         (
             lambda: ClsNorm(FedGELA(personal_head=True)),
