@@ -6,33 +6,29 @@ https://arxiv.org/abs/2201.03172
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from algorithms import (
-    Average,
     Batch,
     ClientView,
     Cohort,
     State,
     Task,
     Tree,
-    Weighting,
     above,
     at_least,
-    one_of,
     registered,
     task_loss,
     tree,
 )
-from algorithms.shared.base import average_buffers
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.types import ClientOutputs
+from algorithms.shared.weighting import Weighed
 
 
 @registered("fedacg")
 @dataclass(frozen=True)
-class FedACG(Clipped):
+class FedACG(Clipped, Weighed):
     """Clients receive b = w + lambda m instead of the server model w, and minimise loss + beta/2 |x - b|^2 from there.
 
     The server then takes m = lambda m + D, with the mean D of trained - b, and w = b + D, which is the old w + the new m. The
@@ -55,18 +51,13 @@ class FedACG(Clipped):
 
     server_momentum: float = 0.85
     beta: float = 0.002
-    weighting: Weighting = "examples"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("server_momentum", self.server_momentum, 0)
         above("1 - server_momentum", 1 - self.server_momentum, 0)
         at_least("beta", self.beta, 0)
-        one_of("weighting", self.weighting, ("examples", "uniform"))
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
+        Weighed.__post_init__(self)
 
     def init_server(self, task: Task, params: Tree) -> Tree:
         return {"momentum": tree.zeros_like(params)}
@@ -76,16 +67,6 @@ class FedACG(Clipped):
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         return task_loss(params, batch, view) + 0.5 * self.beta * tree.squared_distance(params, view.params)
-
-    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        return {"delta": Average(updates["delta"], self._weights(cohort))}
-
-    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
-        return average_buffers(trained, self._weights(cohort))
-
-    def _weights(self, cohort: Cohort) -> Tensor:
-        """By which models are averaged [K]."""
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         momentum = tree.map(lambda m, d: self.server_momentum * m + d, server["momentum"], update["delta"])

@@ -6,14 +6,11 @@ https://arxiv.org/abs/2102.07623
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
 
-import torch
-from torch import Tensor
-
-from algorithms import Cohort, Task, Tree, Weighting, one_of, registered
+from algorithms import Task, Tree, registered
 from algorithms.shared.partial import KeepsPrivate
 from algorithms.shared.scored import Scored
+from algorithms.shared.weighting import Weighs
 
 _STATISTIC = "running_mean"  # who has one is a batch normalisation, whatever its name
 _PARTS = ("weight", "bias", _STATISTIC, "running_var", "num_batches_tracked")
@@ -21,7 +18,7 @@ _PARTS = ("weight", "bias", _STATISTIC, "running_var", "num_batches_tracked")
 
 @registered("fedbn")
 @dataclass(frozen=True)
-class FedBN(Scored, KeepsPrivate):
+class FedBN(Scored, Weighs, KeepsPrivate):
     """FedAvg of w without batch normalisations: theta <- sum_i p_i theta_i; scale, shift, running statistics and the counter of
     batches of each one stay with the client, which deploys them with the new theta.
 
@@ -38,18 +35,9 @@ class FedBN(Scored, KeepsPrivate):
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
-    weighting: Weighting = "examples"
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("weighting", self.weighting, get_args(Weighting))
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
-
-    def client_weights(self, cohort: Cohort) -> Tensor:
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+        Weighs.__post_init__(self)
 
     def shared(self, model: Tree) -> Tree:
         own = batch_norm_leaves(model["buffers"])

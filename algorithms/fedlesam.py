@@ -13,14 +13,26 @@ from typing import Literal, cast, get_args
 from torch import Tensor
 
 import algorithms
-from algorithms import LocalResult, RoundBased, State, above, at_least, descend, gradient, one_of, registered, tree
+from algorithms import (
+    LocalResult,
+    RoundBased,
+    State,
+    Weighting,
+    above,
+    at_least,
+    descend,
+    gradient,
+    one_of,
+    registered,
+    tree,
+)
 from algorithms.fedgamma import ClippedScaffold
 from algorithms.fedspeed import SharpDyn
 from algorithms.shared.local_sgd import GradientOf, clipped
 from algorithms.shared.sharpness import LEAST_NORM, ascent, one_class_caveats
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
-from algorithms.shared.weighting import Uniform
+from algorithms.shared.weighting import Weighed
 
 Estimate = Literal["last_active", "last_round"]
 Norm = Literal["all", "sum"]
@@ -115,7 +127,7 @@ class LocallyEstimated(RoundBased):
 
 @registered("fedlesam")
 @dataclass(frozen=True)
-class FedLESAM(LocallyEstimated, Uniform):
+class FedLESAM(LocallyEstimated, Weighed):
     """FedAvg, by default with a uniform mean, with gradients at x + e; see `LocallyEstimated`. With rho = 0 it is FedAvg.
 
     Attributes:
@@ -124,6 +136,7 @@ class FedLESAM(LocallyEstimated, Uniform):
         clip: largest norm of a gradient, > 0; None does not clip.
     """
 
+    weighting: Weighting = "uniform"
     clip: float | None = 10.0
 
     def __post_init__(self) -> None:

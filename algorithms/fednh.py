@@ -7,7 +7,7 @@ https://arxiv.org/abs/2212.02758
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,26 +26,24 @@ from algorithms import (
     State,
     Task,
     Tree,
-    Weighting,
     above,
     between,
     cross_entropy,
-    one_of,
     registered,
     tree,
 )
-from algorithms.shared.base import average_buffers
 from algorithms.shared.class_features import sums_of_a_pass
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.etf import basis_of
 from algorithms.shared.moments import ClassSums
+from algorithms.shared.weighting import Weighed
 from bench.models.base import BoundModel
 from bench.models.concat import encoder_part
 
 
 @registered("fednh")
 @dataclass(frozen=True)
-class FedNH(Clipped):
+class FedNH(Clipped, Weighed):
     """FedAvg on encoder and scale s; with features f of length 1, clients minimise the cross-entropy of s W f.
 
     The rows of W, one for each class, have length 1; they start orthonormal, and are sent in place of the classifier. After
@@ -70,7 +68,6 @@ class FedNH(Clipped):
 
     rho: float = 0.9
     scale: float = 1.0
-    weighting: Weighting = "examples"
 
     broadcast = ("prototypes",)
     classifier = "replaced"
@@ -79,11 +76,7 @@ class FedNH(Clipped):
         super().__post_init__()
         between("rho", self.rho, 0, 1)
         above("scale", self.scale, 0)
-        one_of("weighting", self.weighting, get_args(Weighting))
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
+        Weighed.__post_init__(self)
 
     def init(self, task: Task) -> State:
         state = super().init(task)
@@ -113,16 +106,9 @@ class FedNH(Clipped):
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         totals = updates["counts"][..., None] * updates["means"]
         return {
-            "delta": Average(updates["delta"], self._weights(cohort)),
+            **super().weighted_means(updates, cohort),
             "totals": Average(totals, torch.ones_like(cohort.num_examples)),
         }
-
-    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
-        return average_buffers(trained, self._weights(cohort))
-
-    def _weights(self, cohort: Cohort) -> Tensor:
-        """By which encoders and scales are averaged [K]."""
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, server = super().server_step(task, params, server, update, cohort)

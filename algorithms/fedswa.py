@@ -13,19 +13,19 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from algorithms import Average, LocalResult, above, between, descend, gradient, one_of, registered, tree
+from algorithms import Average, LocalResult, Weighting, above, between, descend, gradient, one_of, registered, tree
 from algorithms.shared.base import State
 from algorithms.shared.local_sgd import clipped
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
-from algorithms.shared.weighting import Uniform
+from algorithms.shared.weighting import Weighed
 
 Divisor = Literal["sum", "reference"]
 
 
 @registered("fedswa", title="FedSWA")
 @dataclass(frozen=True)
-class FedSWA(Uniform):
+class FedSWA(Weighed):
     """FedAvg, by default with a uniform mean, whose clients take step k = 0..K-1 of each round at the rate
     lr (1 - k/K) + (k/K) rho lr, and whose server moves by alpha times the mean delta.
 
@@ -44,6 +44,7 @@ class FedSWA(Uniform):
         clip: largest norm of a gradient, > 0; None does not clip.
     """
 
+    weighting: Weighting = "uniform"
     rho: float = 0.1
     alpha: float = 1.5
     clip: float | None = 10.0

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Algorithm, Cohort, Deployed, PostHoc, State, Task, Tree, Weighting, one_of, registered, tree
+from algorithms import Algorithm, Cohort, Deployed, PostHoc, State, Task, Tree, one_of, registered, tree
 from algorithms.local_training import LocalTraining
 from algorithms.shared.base import average_buffers
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.hold_out import num_held, training_part
 from algorithms.shared.types import Settings
+from algorithms.shared.weighting import Weighs
 from bench.models.base import Model
 from bench.models.concat import with_prefix
 
@@ -98,7 +99,7 @@ class OneExchange(LocalTraining):
 
 @registered("oneshot", title="One-shot FedAvg")
 @dataclass(frozen=True)
-class OneShot(OneExchange):
+class OneShot(Weighs, OneExchange):
     """params = start + sum_i p_i (w_i - start), with the models w_i of the clients and their shares p_i of the examples.
     Buffers are averaged as in FedAvg. One round is FedAvg's first round, bit for bit.
 
@@ -110,18 +111,12 @@ class OneShot(OneExchange):
             on them: rounded down, at least one.
     """
 
-    weighting: Weighting = "examples"
     hold_out: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("weighting", self.weighting, get_args(Weighting))
         if not 0 <= self.hold_out < 1:
             raise ValueError(f"hold_out must be at least 0 and below 1, but got {self.hold_out}.")
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
 
     def training(self, task: Task) -> Task:
         return training_part(task, self.hold_out)
@@ -130,7 +125,7 @@ class OneShot(OneExchange):
         cohort, models = self.trained(task, state)
         start = state["params"]
         deltas = tree.map(torch.sub, models["params"], start)
-        weights = cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.weights)
+        weights = self.client_weights(cohort)
         params = tree.add(start, tree.weighted_mean(deltas, weights))
         return Deployed(task.model, params, average_buffers(models["buffers"], weights), False)
 

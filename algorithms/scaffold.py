@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from algorithms import (
     Average,
     LocalResult,
-    RoundBased,
     State,
     Weighting,
     above,
@@ -23,17 +21,17 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.shared.base import average_buffers
 from algorithms.shared.local_sgd import GradientOf, momentum_steps
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
+from algorithms.shared.weighting import Weighed
 
 MomentumMode = Literal["outside", "effective-lr", "none"]
 
 
 @registered("scaffold")
 @dataclass(frozen=True)
-class Scaffold(RoundBased):
+class Scaffold(Weighed):
     """Algorithm 1 of the paper, with Option II for the client's control variate.
 
     Differs from the paper, which has no momentum: inside the momentum buffer the correction is amplified until the control
@@ -54,17 +52,13 @@ class Scaffold(RoundBased):
     broadcast = ("control",)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         above("server_lr", self.server_lr, 0)
-        one_of("weighting", self.weighting, get_args(Weighting))
         one_of("momentum_mode", self.momentum_mode, get_args(MomentumMode))
 
     def version_with(self, buffers: bool) -> int:
         # 1 averaged the buffers by number of examples, whatever the weighting.
         return 2 if buffers and self.weighting == "uniform" else super().version_with(buffers)
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
 
     def init_server(self, task: Task, params: Tree) -> Tree:
         return {"control": tree.zeros_like(params)}
@@ -99,14 +93,7 @@ class Scaffold(RoundBased):
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         change = Average(updates["change"], torch.ones_like(cohort.num_examples))
-        return {"delta": Average(updates["delta"], self._weights(cohort)), "change": change}
-
-    def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
-        return average_buffers(trained, self._weights(cohort))
-
-    def _weights(self, cohort: Cohort) -> Tensor:
-        """By which models are averaged [K]."""
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+        return {**super().weighted_means(updates, cohort), "change": change}
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         step = tree.scale(update["delta"], self.server_lr)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 import algorithms
 from algorithms.shared import tree
-from algorithms.shared.base import Average, Deployed, State, Weighting, average_buffers
+from algorithms.shared.base import Average, Deployed, State, average_buffers
 from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.local_sgd import LocalResult, descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
+from algorithms.shared.weighting import Weighs
 from bench.models.base import Model
 from bench.models.concat import SideBySide
 
@@ -118,7 +119,7 @@ class KeepsPrivate(PartlyShared):
 
 
 @dataclass(frozen=True)
-class PartialSharing(PartlyShared):
+class PartialSharing(Weighs, PartlyShared):
     """FedAvg of one part of the model. The head is the last layers, at least the classifier; the body is all others.
 
     A batch normalisation and its running statistics belong to the layer whose outputs it normalises.
@@ -131,21 +132,13 @@ class PartialSharing(PartlyShared):
     """
 
     head_layers: int = 1
-    weighting: Weighting = "examples"
 
     shared_part: ClassVar[Part] = "body"
     needs_body: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("head_layers", self.head_layers, 0)
-        one_of("weighting", self.weighting, get_args(Weighting))
-
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
-
-    def client_weights(self, cohort: Cohort) -> Tensor:
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
 
     def shared(self, model: Tree) -> Tree:
         layers = self.shared_layers(model["params"])

@@ -1,4 +1,4 @@
-"""Methods whose server takes a plain mean over the cohort, unless they are asked for one by numbers of examples."""
+"""Methods whose server takes a mean over the cohort that is by number of examples, or uniform."""
 
 from dataclasses import dataclass
 from typing import get_args
@@ -14,14 +14,14 @@ from algorithms.shared.types import Cohort
 
 
 @dataclass(frozen=True)
-class Uniform(RoundBased):
-    """FedAvg with a mean of models and their buffers that is "uniform", or by number of "examples".
+class Weighs(RoundBased):
+    """The option, and what follows from it; of what the mean is says the method.
 
     Attributes:
-        weighting: which mean.
+        weighting: a "uniform" mean, or one by number of "examples".
     """
 
-    weighting: Weighting = "uniform"
+    weighting: Weighting = "examples"
 
     def __post_init__(self) -> None:
         one_of("weighting", self.weighting, get_args(Weighting))
@@ -30,12 +30,17 @@ class Uniform(RoundBased):
     def weighs_clients(self) -> bool:
         return self.weighting == "examples"
 
+    def client_weights(self, cohort: Cohort) -> Tensor:
+        """By which clients are averaged [K]."""
+        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+
+
+@dataclass(frozen=True)
+class Weighed(Weighs):
+    """FedAvg with such a mean of models and their buffers."""
+
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        return {"delta": Average(updates["delta"], self._weights(cohort))}
+        return {"delta": Average(updates["delta"], self.client_weights(cohort))}
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
-        return average_buffers(trained, self._weights(cohort))
-
-    def _weights(self, cohort: Cohort) -> Tensor:
-        """By which models are averaged [K]."""
-        return cohort.weights if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+        return average_buffers(trained, self.client_weights(cohort))
