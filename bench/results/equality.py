@@ -11,7 +11,8 @@ Result = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]  # rounds and rec
 def differences(one: Result, other: Result) -> str:
     """The first difference of two results of one run in a few words ("accuracy of round 3: 0.5 and 0.51"), "" if there is none.
 
-    Compared are how the run ended, its summary, diagnostics and accuracies of clients, and every number of every round.
+    Compared are how the run ended, its summary, diagnostics and accuracies of clients, and every number of every round. A
+    statistic of the summary that only one of them has is not: records of earlier versions lack some.
     """
     (rows, record), (other_rows, other_record) = one, other
     if record["status"] != other_record["status"]:
@@ -22,7 +23,10 @@ def differences(one: Result, other: Result) -> str:
         for key in dict.fromkeys((*row, *other_row)):
             if key not in _OF_THE_CLOCK and not same(row.get(key), other_row.get(key)):
                 return f"{key} of round {row['round']}: {_short(row.get(key))} and {_short(other_row.get(key))}"
-    for key in ("summary", "diagnostics", "client_accuracies"):
+    summary, other_summary = record["summary"], other_record["summary"]
+    if not all(same(summary[key], other_summary[key]) for key in summary.keys() & other_summary.keys()):
+        return "summary"
+    for key in ("diagnostics", "client_accuracies"):
         if not same(record.get(key) or {}, other_record.get(key) or {}):
             return key
     return ""

@@ -240,12 +240,15 @@ def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
         ({"loss": float("nan")}, {}, "loss of round 1: 0.5 and nan"),
         ({"local_models": {"clients": [1, 2]}}, {}, "local_models of round 1: None and {'clients': [1, 2]}"),
         ({}, {"status": "diverged"}, "status: done and diverged"),
+        ({}, {"summary": {"last": {"accuracy": 0.6}}}, "summary"),
+        ({}, {"summary": {"last": {"accuracy": 0.5}, "last10_std": {}}}, ""),  # records of earlier versions lack it
         ({}, {"diagnostics": {"clusters": [0, 1]}}, "diagnostics"),
         ({}, {"client_accuracies": [0.5]}, "client_accuracies"),
     ],
 )
 def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said):
-    one = [{"round": 1, "loss": 0.5, "seconds": 1.0}], {"status": "done", "summary": {}, "commit": "a"}
+    summary = {"last": {"accuracy": 0.5}}
+    one = [{"round": 1, "loss": 0.5, "seconds": 1.0}], {"status": "done", "summary": summary, "commit": "a"}
     assert differences(one, ([one[0][0] | rows], one[1] | record)) == said
     both = [{"round": 1, "loss": float("nan")}], one[1]
     assert differences(both, ([{"round": 1, "loss": float("nan")}], one[1])) == ""
