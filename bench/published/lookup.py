@@ -85,7 +85,8 @@ def find(
     """The published number, or None.
 
     If the table prints it for several settings (numbers of clients), n_clients, participation and model must match. If
-    it prints one number, that one is returned, and `same_setting` tells whether they match.
+    it prints one number, that one is returned, and `same_setting` tells whether they match; one that is printed without any of
+    the three, as of a dataset, holds for all.
 
     Raises:
         ValueError: if there is no file of the paper.
@@ -97,7 +98,8 @@ def find(
         return None
     line = settings.get(setting) or next(iter(settings.values()))
     key = tuple(line[column] for column in KEY)
-    return Published(table, dataset, metric, line["mean"], line["std"], same_setting=setting in settings, key=key)
+    same_setting = setting in settings or [*settings] == [("", "", "")]
+    return Published(table, dataset, metric, line["mean"], line["std"], same_setting=same_setting, key=key)
 
 
 def printed_again(published: Published) -> list[Published]:

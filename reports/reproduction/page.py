@@ -136,8 +136,9 @@ def _name(key: tuple[str, ...]) -> str:
     units = {"n_clients": " clients", "participation": " participation"}
     further = [line[column] + units.get(column, "") for column in needed]
     names = Names()
-    where = (names.value(axis, line[axis]).plain for axis in ("dataset", "partition"))
-    return ", ".join([*where, method, *further])
+    axes = ("dataset", "partition") if method else ("dataset",)  # sizes of a dataset are those of no partition
+    where = (names.value(axis, line[axis]).plain for axis in axes)
+    return ", ".join(filter(None, [*where, method, *further]))
 
 
 def _method(name: str) -> str:

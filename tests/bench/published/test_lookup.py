@@ -82,6 +82,11 @@ def test_another_setting_of_a_subject_printed_once_is_found_and_said_to_differ()
     assert not number.same_setting
 
 
+def test_sizes_of_a_dataset_are_published_for_every_setting():
+    number = fedconcat("8", dataset="svhn", partition="none", algorithm="", metric="n_train")
+    assert number.mean == "73257" and number.same_setting
+
+
 def test_a_subject_printed_for_several_settings_needs_the_exact_one():
     small, large = (fedconcat("2", n_clients=number, participation="0.50") for number in ("100", "200"))
     assert small.same_setting and large.same_setting
