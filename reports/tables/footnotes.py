@@ -331,13 +331,15 @@ def _caveats(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     for _, cell, record in ended_runs(grid, records):
         for caveat in record.get("caveats", ()):
             found[caveat][label(cell, axis)] = None
+    alike = defaultdict[tuple[str, str], list[str]](list)  # columns and what is said -> the methods it is said of
     for caveat, columns in found.items():
         method, _, said = caveat.partition(": ")
-        named = all(method in column.split() for column in columns)
         about = _join(names.value(axis, column).plain for column in columns)
-        if said and not named:
-            caveat = f"{names.value('algorithm', method).plain}: {said}"
-        yield f"{about}: {said if named else caveat}"
+        named = all(method in column.split() for column in columns)
+        of = [] if named or not said else [names.value("algorithm", method).plain]
+        alike[about, said or caveat] += of
+    for (about, said), methods in alike.items():
+        yield ": ".join(filter(None, (about, _join(methods), said)))
 
 
 def _origins(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:

@@ -453,6 +453,8 @@ def test_what_methods_say_about_their_runs_names_their_columns(store):
     assert "FedAvg: features were cached." in notes(store), "its name once"
     with_facts(store, 2, caveats=["fedprox: features were cached."])
     assert "FedAvg: FedProx: features were cached." in notes(store), "of a method inside it"
+    with_facts(store, 2, caveats=["fedprox: features were cached.", "moon: features were cached."])
+    assert "FedAvg: FedProx, MOON: features were cached." in notes(store), "what several say once"
 
 
 def test_an_image_folder_is_named_after_its_last_folder(store):
