@@ -8,6 +8,7 @@ from bench.results.omitted_defaults import spell_out
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
 ABSENT = "-"  # on the axis of an option: methods that do not have it
 HEADINGS = "axes"  # among the names that a grid gives: those of the axes themselves
+_NONE = (None, "")
 
 
 def value_of(cell: Mapping[str, Any], key: str) -> Any:
@@ -18,11 +19,13 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
 
 def values_of(cell: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """`value_of` of several keys."""
-    config = spell_out(cell["config"])
-    method = config["algorithm"]
-    inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-    parts = (cell, config, method, inside)
-    return {key: shown(next((part[key] for part in parts if part.get(key) not in (None, "")), None)) for key in keys}
+    keys, parts = [*keys], [cell]
+    if any(cell.get(key) in _NONE for key in keys):  # most are fields of the cell, of which a report asks thousands
+        config = spell_out(cell["config"])
+        method = config["algorithm"]
+        inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
+        parts += [config, method, inside]
+    return {key: shown(next((part[key] for part in parts if part.get(key) not in _NONE), None)) for key in keys}
 
 
 def competitor(values: Sequence[Any]) -> Any:

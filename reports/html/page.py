@@ -12,7 +12,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from bench.results.metrics import METRICS
+from bench.results.metrics import METRICS, is_of_rounds
 from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
@@ -41,9 +41,7 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
     value = report.cells["value"].iloc[0]
     of_figures = with_figure_layout(grid)
     as_tables = of_figures is grid and not report.facts or grid["report"].get("measured")
-    # Curves need no ranks, which take as long as the rest.
-    without_ranks = of_figures | {"report": {**of_figures["report"], "standings": False}}
-    figures = report if as_tables else build(without_ranks, records, value)
+    figures = report if as_tables else build(_for_curves(of_figures), records, value)
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
     themes = curves.themes(figures, panels)
@@ -76,6 +74,12 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
         scripts=[_part(name) for name in _SCRIPTS],
         chosen=_chosen(report) if charts else {},
     )
+
+
+def _for_curves(grid: StoredGrid) -> StoredGrid:
+    """A grid with no more in its report than curves need; ranks, costs and other rounds take several times as long."""
+    metrics = [metric for metric in grid["report"].get("metrics", ()) if is_of_rounds(metric)]
+    return grid | {"report": {**grid["report"], "standings": False, "metrics": metrics, "also": []}}
 
 
 def _chosen(report: Report) -> dict[tuple[str, ...], list[tuple[str, str]]]:

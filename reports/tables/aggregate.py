@@ -213,7 +213,8 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
         studies. Columns about all settings of the cell: settings (how many there are), tried (how many ended on every seed,
         done or diverged), complete.
     """
-    by_setting = runs.groupby([*keys, "choice"], sort=False)
+    named = runs.assign(run=runs["run"].astype(object).fillna(""))
+    by_setting = named.groupby([*keys, "choice"], sort=False)
     firsts = [*(key for key in SETTING if key not in keys), "searched", "missing", "substitute"]
     settings = by_setting.agg(
         **{name: (name, "first") for name in firsts},
@@ -227,7 +228,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
         stale=("stale", "sum"),
-        units=("run", lambda ids: " ".join(ids.dropna())),
+        units=("run", lambda ids: " ".join(filter(None, ids))),
         low=("score", "min"),
         high=("score", "max"),
     )
