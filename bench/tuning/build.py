@@ -185,7 +185,7 @@ def _searched_run(cell: Cell, space: Space, tuning: TuningOptions) -> RunConfig:
 def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Search:
     seeds = tuning.search_seeds or [cell.config.seed for cell in cells]
     if study := tuning.study_of(cells[0].config.seed):
-        seeds = study[:1]
+        seeds = [tuning.search_seed_of(study)]
     own = {cell.config.seed: _searched_run(cell, space, tuning) for cell in cells}
     any_seed = next(iter(own.values()))
     configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
@@ -208,7 +208,7 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
         raise ConfigError(mistakes)
     metric = (tuning.metric or reported[0]).removeprefix(f"{VALIDATION}_")
     how = tuning.searcher, tuning.scheduler, metric, tuning.samples
-    return Search(configs, space, *how, warm_start=not tuning.compares, tries_usual=not tuning.studies)
+    return Search(configs, space, *how, warm_start=not tuning.compares, of_study=bool(tuning.studies))
 
 
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:

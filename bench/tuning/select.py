@@ -85,7 +85,8 @@ def choose(
 
     Returns:
         Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
-        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did.
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Where some
+        have failed, only studies choose among the others.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -112,10 +113,12 @@ def choose(
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
         best = best_of(outcomes, tuning)
-        if failed or best is None:
+        if best is None or failed and not tuning.studies:
             troubles.append(_trouble(study.search, failed))
-        else:
-            found[name] = describe_choice(study.search, best, outcomes)
+            continue
+        if failed:
+            on_message(f"{title_of(study.search)}: {_configurations(failed)} failed and cannot be chosen.")
+        found[name] = describe_choice(study.search, best, outcomes)
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
@@ -289,10 +292,14 @@ def title_of(search: Search) -> str:
 def _trouble(search: Search, failed: int) -> str:
     if failed:
         return (
-            f"{title_of(search)}: {failed} configurations have failed, so the best one is not known; the same command tries "
-            "them again."
+            f"{title_of(search)}: {_configurations(failed)} failed, so the best one is not known; the same command tries them "
+            "again."
         )
     return (
         f"{title_of(search)}: each configuration diverged with one of its seeds at least, so none can be chosen; try more by "
         "--samples, another --space, or leave the method out."
     )
+
+
+def _configurations(count: int) -> str:
+    return f"{count} configurations have" if count > 1 else "1 configuration has"

@@ -1,12 +1,14 @@
 """Rulesets: studies with seeds, searches and choices of their own; what they are called, cost, and refuse."""
 
 import json
+from contextlib import ExitStack, nullcontext
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from bench.cli.app import app
+from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import ExperimentSpec, TuningOptions, by_study
@@ -44,12 +46,43 @@ def test_a_study_has_seeds_that_no_other_has():
     assert {cell.config.seed for cell in select_cells(SPEC).selected} == {*range(6)}
 
 
-def test_each_study_searches_on_its_first_seed_and_draws_configurations_of_its_own(store):
+def test_each_study_searches_on_a_seed_that_is_not_evaluated_and_draws_configurations_of_its_own(store):
     searches = select.searches_of(SPEC, select_cells(SPEC).selected)
     of_fedavg = [one for one in searches.values() if one.template.algorithm["name"] == "fedavg"]
-    assert len(searches) == 6 and [[*one.configs] for one in of_fedavg] == [[0], [2], [4]]
+    assert len(searches) == 6 and [[*one.configs] for one in of_fedavg] == [[6], [7], [8]]
     drawn = [dict(Study(one, store).propose().params) for one in of_fedavg]
     assert len({json.dumps(params) for params in drawn}) == 3 and of_fedavg[0].usual not in drawn
+
+
+def test_methods_try_the_same_values_of_what_they_search_in_the_same_range(store):
+    searches = select.searches_of(SPEC, select_cells(SPEC).selected).values()
+    tried = {}
+    for search in searches:
+        study, key = Study(search, store), (min(search.configs), search.template.algorithm["name"])
+        tried[key] = [dict(study.propose().params) for _ in range(5)]
+    shared = ("lr", "weight_decay")
+    of = {key: [[one[name] for name in shared] for one in found] for key, found in tried.items()}
+    assert all(of[seed, "fedavg"] == of[seed, "fedprox"] for seed in (6, 7, 8)) and of[6, "fedavg"] != of[7, "fedavg"]
+    assert all(len({one[key] for one in tried[6, "fedprox"]}) == 5 for key in ("mu", *shared))
+
+
+def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(store, monkeypatch):
+    searches = select.searches_of(SPEC, select_cells(SPEC).selected)
+    for search in searches.values():
+        finish(search, store, dict(Study(search, store).propose().params), 0.1)
+
+    def fail(opened, *arguments, **more):
+        for one in opened:
+            one.failed = 4
+        return True
+
+    monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
+    monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
+    said, asked = [], Experiment(SPEC)
+    about = SPEC.tuning, asked.options, Machines(Resources()), store, None, said.append, ExitStack()
+    found = select.choose(searches, *about, lambda *what: [store.folder])
+    assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
+    assert sum("4 configurations have failed and cannot be chosen." in line for line in said) == 6
 
 
 def test_each_study_trains_its_choice_with_its_own_seeds():

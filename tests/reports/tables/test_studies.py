@@ -54,6 +54,16 @@ def test_two_misses_of_three_leave_no_median(board):
     assert (cells["fedprox"].measured, cells["fedprox"].caveats) == ("50.0", ("2 of 3 studies to end",))
 
 
+def test_two_studies_of_three_that_miss_a_target_are_said_and_are_never_the_best(board):
+    board.report["metrics"] = ["accuracy", "rounds_to_0.65"]
+    board.cells.clear()
+    board.add("cifar10 label-3", "fedavg", [0.7, 0.7, 0.5, 0.5, 0.5, 0.5])
+    board.add("cifar10 label-3", "fedprox", [0.5, 0.5, 0.5, 0.5, 0.7, 0.7])
+    _, table = built(board).tables
+    cells = {row.labels[0]: row.cells[0] for row in table.rows}
+    assert {(cell.measured, cell.best) for cell in cells.values()} == {("not reached by 2 of 3 studies", False)}
+
+
 def test_studies_are_ranked_and_one_that_missed_is_behind(board):
     found = built(board).standings_data.set_index(["column", "measure"])
     # Of label-2 the studies are 55 70 40 and 60 60 60, of dir-0.1 60 - 50 and 50 50 40.
