@@ -345,7 +345,7 @@ class StoredReproduces(TypedDict):
 
 
 class StoredRuleset(TypedDict):
-    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.Ruleset`.
+    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.RULESETS`.
 
     Attributes:
         studies: seeds of each study; [] of the ruleset "defaults".
