@@ -129,7 +129,10 @@ def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may
         (["--ruleset", "tuned", "--seeds", "0", "--searcher", "grid"], "--seeds and --searcher: the ruleset tuned"),
         (["--ruleset", "tuned", "--only", "seed=0"], "--only seed: the ruleset tuned decides that itself"),
         (["--ruleset", "tuned", "--studies", "0"], "--studies must be at least 1, but got 0."),
-        (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults decides that itself"),
+        (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults searches nothing; leave one"),
+        (["--ruleset", "defaults", "--studies", "3"], "--studies: the ruleset defaults searches nothing"),
+        (["--ruleset", "defaults", "--seeds", "0"], "--seeds: the ruleset defaults decides that itself"),
+        (["--ruleset", "tuned", "--executor", "local"], "leave --executor local out, or take --ruleset defaults."),
         (["--studies", "3"], "--studies is for --ruleset tuned; leave it out, or name that ruleset."),
     ],
 )

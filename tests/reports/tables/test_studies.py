@@ -78,9 +78,15 @@ def test_the_ruleset_its_cost_and_all_choices_are_said(board):
     assert text.startswith("# Small table, ruleset tuned\n") and "chosen by one search seed" not in text
     assert "median [lowest, highest] over 3 studies, a study is the mean over its seeds (0, 1; 2, 3; 4, 5)" in text
     assert "Ruleset tuned: 3 studies per cell. Each draws 4 configurations" in text
-    assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of column and study" in text
+    assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of partition and study" in text
     assert "1: μ=0.1; 2: μ=0.2; 3: μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
     assert "- Searched: " not in text and "over the same 3 studies" in text
+
+
+def test_one_study_of_one_configuration_is_no_plural(board):
+    board.ruleset = {"name": "tuned", "studies": [[0, 1, 2, 3, 4, 5]], "samples": 1}
+    text = api.render(board.save(), "small_table", "paper")
+    assert "over 1 study, a study is" in text and "1 study per cell. Each draws 1 configuration at random" in text
 
 
 def test_a_board_of_one_search_seed_says_so_in_its_title(board):
