@@ -309,6 +309,13 @@ class StoredPrinted(TypedDict, total=False):
     caption: str
 
 
+class StoredNote(TypedDict):
+    """A sentence beneath a table with a condition, see `bench.experiments.grid_schema.Note`."""
+
+    when: dict[str, list[Any]]
+    say: str
+
+
 class StoredLayout(TypedDict):
     """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
 
@@ -326,7 +333,7 @@ class StoredLayout(TypedDict):
     gains_over: NotRequired[dict[str, Any]]
     against: NotRequired[dict[str, Any]]
     improvement_over: NotRequired[dict[str, Any]]
-    notes: NotRequired[list[str]]
+    notes: NotRequired[list[str | StoredNote]]
     names: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]
     printed: NotRequired[StoredPrinted]

@@ -95,10 +95,21 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
         yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid, names)
     yield from tuning_notes.footnotes(grid, cells, names)
-    yield from grid["report"].get("notes", ())
+    yield from _of_author(grid)
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _of_author(grid: StoredGrid) -> Iterable[str]:
+    """The notes of the grid, without those about what no cell has."""
+    for note in grid["report"].get("notes", ()):
+        if isinstance(note, str):
+            yield note
+        elif any(
+            all(label(cell, key) in map(str, those) for key, those in note["when"].items()) for cell in grid["cells"]
+        ):
+            yield note["say"]
 
 
 def _unknown_callbacks(cells: pd.DataFrame) -> Iterable[str]:
@@ -188,7 +199,7 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
     if studies := studies_of(grid):
         each = "; ".join(", ".join(map(str, study)) for study in studies)
-        spread = f"median [lowest, highest] over {len(studies)} studies, a study is the mean over its seeds ({each})"
+        spread = f"median [lowest, highest] over {len(studies)} {'study' if len(studies) == 1 else 'studies'}, a study is the mean over its seeds ({each})"
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
 

@@ -176,7 +176,7 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     text = api.render(board.save(), "small_table", "paper")
     assert (
         text.count("## Mean ranks") == 1
-        and "## Mean ranks over 4 pairs of column and seed (accuracy, rounds to 50 %)" in text
+        and "## Mean ranks over 4 pairs of partition and seed (accuracy, rounds to 50 %)" in text
     )
     below = text[text.index("## Mean ranks") :]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if line.startswith("| ")]
