@@ -71,11 +71,7 @@ def standings(
     wins = 100 * ((own > other) + 0.5 * (own == other))
     pairs = [] if is_board(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
     measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
-    low, high = (
-        robust.interval(measured, robust.strata_of(values, contest_keys(grid)))
-        if is_board(grid)
-        else _interval(measured)
-    )
+    low, high = robust.interval(measured, robust.strata_of(values, contest_keys(grid))) if is_board(grid) else _interval(measured)
     return pd.DataFrame(
         {
             "column": [*names, *(names[a] for a, _ in pairs)],

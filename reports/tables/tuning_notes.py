@@ -126,12 +126,11 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
     how = f" by validation {metrics} in the last round" + f" ({shares} of each class of each client)" * bool(cells)
     yield (
         f"Ruleset tuned: {len(studies)} {'study' if len(studies) == 1 else 'studies'} per cell. Each draws {samples} "
-        f"configuration{'s' * (samples > 1)} at random from the search space of the method, trains with a seed for that alone, and "
-        f"takes the best{how}; no test image was read. It trains this "
-        f"one with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study, and try the "
-        f"same values of what they search in the same range. Cost: {len(studies) * (samples + own)} runs per cell, "
-        f"{tried + len(runs):,} in all. A study whose choice diverges or fails with one seed has missed: it is behind all others. "
-        "It has reached a target if all its seeds have."
+        f"configuration{'s' * (samples > 1)} at random from the search space of the method, trains with a seed for that alone, "
+        f"and takes the best{how}; no test image was read. It trains this one with its {own} seed{'s' * (own > 1)} on all "
+        "training data. All methods have the same seeds in a study, and try the same values of what they search in the same "
+        f"range. Cost: {len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice "
+        "diverges or fails with one seed has missed: it is behind all others. It has reached a target if all its seeds have."
     )
 
 
