@@ -168,3 +168,9 @@ def test_what_a_ruleset_costs_is_said_before(tmp_path, options, numbers):
     ended = CliRunner().invoke(app, [*words, *options])
     total = json.loads(ended.output)["costs"][-1]
     assert {key: total.get(key) for key in numbers} == numbers and ("searched" in total) == ("tuned" in options)
+    said = CliRunner().invoke(app, [*words[:-1], *options]).output
+    assert ("searched: runs of searches on validation data, beside those of trainings" in said) == ("tuned" in options)
+    assert (
+        "Per cell 2 studies x (1 configuration with one seed + 2 seeds of the choice) = 6 runs." in said
+        or "1" not in options
+    )
