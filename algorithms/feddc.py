@@ -56,14 +56,15 @@ class FedDC(FedDyn):
     The paper's body was not at hand: formulas are those of the code (gaoliang13/FedDC).
 
     Attributes:
-        alpha: weight of the term with h_i, > 0.
-        weighting: "examples": s_i as above; "uniform": s_i = 1 and alpha_i = alpha.
+        alpha: weight of the pull to w - h_i, > 0, with the received model w and the client's drift h_i.
+        weighting: "examples": s_i is the client's number of examples by the mean number; "uniform": s_i = 1 and
+            alpha_i = alpha.
         clip: largest norm of a gradient, > 0; None does not clip.
         mean: "uniform" mean of the cohort's d_i, as in the authors' code, or by number of "examples".
         drifts: the server adds the uniform mean of the h_i of "all" clients, as in the authors' code, or of the "cohort", whose
             clients send d_i + h_i.
-        momentum_mode: "outside": momentum acts on all but G / s_i - g_i, which is added to the step, and clip on what momentum
-            acts on; "none": local SGD without momentum. Both are the same at momentum 0.
+        momentum_mode: "outside": momentum acts on all but SCAFFOLD's correction G / s_i - g_i, which is added to the step, and
+            clip on what momentum acts on; "none": local SGD without momentum. Both are the same at momentum 0.
     """
 
     drifts: Drifts = "all"

@@ -40,9 +40,9 @@ Norm = Literal["all", "sum"]
 
 @dataclass(frozen=True)
 class LocallyEstimated(RoundBased):
-    """Gradients at x + e, with one e for all steps of a round: e = rho (v - w) / |v - w|, with the model w received and an
-    older global model v. There is one pass over each batch, at x + e, which also moves running statistics. e is 0 where
-    v = w, so at a client that takes part for the first time, and for all in the first round.
+    """Gradients at x + e, with the params x that train, and one e for all steps of a round: e = rho (v - w) / |v - w|, with the
+    model w received and an older global model v. There is one pass over each batch, at x + e, which also moves running
+    statistics. e is 0 where v = w, so at a client that takes part for the first time, and for all in the first round.
 
     Differs from the authors' code, which does not run as it is stored: there e has wrong directions, because the update, one
     long vector, is read with the numbers of tensors; this is not copied. By default |v - w| is one norm over all parameters, as
@@ -51,9 +51,9 @@ class LocallyEstimated(RoundBased):
 
     Attributes:
         rho: length of e, over all parameters together, >= 0.
-        estimate: which v: the model that the client received when it last took part ("last_active", as in the paper), or the
-            global model before the last round, for all clients ("last_round", as in the code); from the second round on, that
-            one is sent beside w. Both are the same if all clients take part in every round.
+        estimate: which older model v: the model that the client received when it last took part ("last_active", as in the
+            paper), or the global model before the last round, for all clients ("last_round", as in the code); from the second
+            round on, that one is sent beside the model w. Both are the same if all clients take part in every round.
         norm: |v - w| is the norm over "all" parameters together, or the "sum" of the norms of the tensors, as in the code,
             which makes e shorter.
     """

@@ -67,10 +67,10 @@ class FedOV(OneExchange):
     Attributes:
         optimizer: "adam", with the settings `lr` (0.001 in the code, 200 epochs) and `weight_decay` and without the setting
             `momentum`, or "sgd" with all of them.
-        terms: the loss, "full" or "joint".
-        attack_steps: of o', >= 0; without one the fourth term is the second.
+        terms: the loss: "full", with all five terms, or "joint", of images and destroyed images alone, in one batch.
+        attack_steps: steps that a destroyed image takes towards known classes, >= 0; without one the fourth term is the second.
         attack_step: length of one, for pixels in [0, 1], >= 0.
-        mixup_weight: of the last term, >= 0.
+        mixup_weight: of the fifth term, that of mixed features, >= 0.
         voters: models that vote on an image, >= 0; 0 for all.
     """
 

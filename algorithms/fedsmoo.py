@@ -42,8 +42,8 @@ class FedSMOO(SharpDyn):
 
     Attributes:
         alpha, weighting, clip, mean, clip_order, rho: see `SharpDyn`.
-        s_from: v is the mean of "mu", as in the code, or of mu_i - e, with the e of the last step, as in the paper
-            ("mu_minus_e").
+        s_from: the common ascent s follows the mean v of the clients' memories mu_i ("mu", as in the code), or of mu_i - e,
+            with the e of the last step ("mu_minus_e", as in the paper).
     """
 
     s_from: SFrom = "mu"
