@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -83,6 +84,13 @@ def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(sto
     found = select.choose(searches, *about, lambda *what: [store.folder])
     assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
     assert sum("4 configurations have failed and cannot be chosen." in line for line in said) == 6
+    assert not any("spaces" in one for one in found.values())
+    search = next(iter(searches.values()))
+    other = replace(search, space={"lr": search.space["lr"].model_copy(update={"high": 0.5})})
+    finish(other, store, dict(Study(other, store).propose().params), 0.1)
+    found = select.choose(searches | {"other": other}, *about, lambda *what: [store.folder])
+    assert found["other"]["spaces"] == 2 and sum("spaces" in one for one in found.values()) == 2
+    assert sum("one of 2 spaces searched here" in line for line in said) == 2
 
 
 def test_each_study_trains_its_choice_with_its_own_seeds():
