@@ -87,8 +87,8 @@ def choose(
 
     Returns:
         Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
-        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Where some
-        have failed, only studies choose among the others.
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Where
+        some have failed, only studies choose among the others.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -123,7 +123,9 @@ def choose(
         found[name] = describe_choice(study.search, best, outcomes)
         if (spaces := len(searched[_configs(study.search.describe())])) > 1:
             found[name]["spaces"] = spaces
-            on_message(f"{title_of(study.search)}: this is one of {spaces} spaces searched here, and tables will say so.")
+            on_message(
+                f"{title_of(study.search)}: this is one of {spaces} spaces searched here, and tables will say so."
+            )
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"

@@ -128,10 +128,10 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
     yield (
         f"Ruleset tuned: {len(studies)} studies per cell. Each draws {samples} configurations at random from the search space "
         f"of the method, trains them with a seed of their own, and takes the best{how}; no test image was read. It trains this "
-        f"one with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study, and try the "
-        f"same values of what they search in the same range. Cost: {len(studies) * (samples + own)} runs per cell, "
-        f"{tried + len(runs):,} in all. A study whose choice diverges or fails with one seed has missed: it is behind all others. "
-        "It has reached a target if all its seeds have."
+        f"one with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study, and try "
+        f"the same values of what they search in the same range. Cost: {len(studies) * (samples + own)} runs per cell, "
+        f"{tried + len(runs):,} in all. A study whose choice diverges or fails with one seed has missed: it is behind all "
+        "others. It has reached a target if all its seeds have."
     )
 
 
