@@ -216,8 +216,10 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
             f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
             f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
-    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
-        yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
+    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
+        wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
+        needed = f"two {rows} in which two {what}, and all that are ranked, are complete"
+        yield f"No mean ranks{wins} yet: they need {needed}.{order}"
 
 
 def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[str]:
