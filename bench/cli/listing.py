@@ -81,7 +81,8 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         searches: run id -> the search on validation data that comes before; these runs and their examples count.
 
     Returns:
-        Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done`, numbers of runs as in the caption of the table;
+        Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done` (without searches), numbers of runs as in the
+        caption of the table;
         `examples` of those trainings of which they are known, and the number of the others, `unknown`; `bytes_per_client` of
         the smallest and the largest trial, each with whether that is a bound (`at_most`), None for a size that is not known.
     """
@@ -117,13 +118,15 @@ def _with_searches(numbers: dict[str, int], cells: list[Cell], searches: Mapping
     examples = sum(
         round(count * examples_to_train(config) * (1 - (config.validation_share or 0))) for count, config in tried
     )
-    return numbers | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
+    own = {key: number for key, number in numbers.items() if key != "done"}  # which runs will be chosen is not known
+    return own | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
 
 
 def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
     """The rows of `costs`, below a title and above what the columns are."""
     searched = ["searched"] * any("searched" in row for row in rows)
-    numbers = (*searched, "trials", "chosen", "trainings", "done", "M examples", "MB/client")
+    done = ["done"] * (not searched)
+    numbers = (*searched, "trials", "chosen", "trainings", *done, "M examples", "MB/client")
     table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
     for row in rows:
         if not row["dataset"]:

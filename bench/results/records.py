@@ -233,6 +233,7 @@ class ChosenParams(TypedDict):
         defaults: whether the values that the cell has without a search were among them; older grids do not say.
         space: option -> its range, for people.
         search: name of the search.
+        spaces: how many spaces have been searched for the same runs, this one included; missing where it is the only one.
     """
 
     hparams: dict[str, Any]
@@ -247,6 +248,7 @@ class ChosenParams(TypedDict):
     defaults: NotRequired[bool]
     space: dict[str, str]
     search: Name
+    spaces: NotRequired[int]
 
 
 class StoredCell(TypedDict):

@@ -10,6 +10,7 @@ from bench.config.methods import options_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
+from bench.experiments import accuracies
 from bench.experiments.cells import Cell
 from bench.experiments.cost import refusals
 from bench.experiments.grid_schema import Tuning, matches
@@ -198,7 +199,7 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
             "or take --searcher random."
         )
     method = build_algorithm(template.algorithm)
-    reported = _reported(template, method)
+    reported = accuracies.reported(template, method)
     mistakes += [
         *_validate_space(template, space, tuning.searcher),
         *_wrong_metric(tuning.metric, reported, method, template),
@@ -253,15 +254,6 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _reported(config: RunConfig, method: Algorithm) -> list[str]:
-    """The metrics that a run reports, by the first of which it is usually judged."""
-    if _has_own_tests(config):
-        if not partitions.parse(config.partition).scores_together:
-            return ["own_accuracy"]
-        return ["own_accuracy", "global_accuracy" if method.personal else "accuracy"]
-    return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
-
-
 def _wrong_metric(metric: str | None, reported: list[str], method: Algorithm, config: RunConfig) -> list[str]:
     """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in ACCURACIES]
@@ -272,7 +264,7 @@ def _wrong_metric(metric: str | None, reported: list[str], method: Algorithm, co
     choices = [own for own in known if own.removeprefix(f"{VALIDATION}_") in reported]
     if metric in choices:
         return []
-    what = f"{config.algorithm['name']} deploys {'one model per client' if method.personal else 'one shared model'}"
+    what = accuracies.deployed(config, method)
     if _has_own_tests(config) or "own_accuracy" in metric:
         has = "has" if _has_own_tests(config) else "does not have"
         what = f"Each client of {config.partition} {has} test data of its own"

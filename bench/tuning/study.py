@@ -323,7 +323,7 @@ def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
 
 
 class _SharedDraws(RandomSampler):
-    """Draws each hyper-parameter from a stream of its name, so that methods that search the same learning rates try the same."""
+    """Draws each hyper-parameter from a stream of its name, so that methods with the same range try the same values."""
 
     def __init__(self, *key: Any):
         super().__init__()

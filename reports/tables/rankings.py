@@ -71,7 +71,8 @@ def standings(
     wins = 100 * ((own > other) + 0.5 * (own == other))
     pairs = [] if is_board(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
     measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
-    low, high = robust.interval(measured, robust.strata_of(values, contest_keys(grid))) if is_board(grid) else _interval(measured)
+    strata = robust.strata_of(values, contest_keys(grid)) if is_board(grid) else None
+    low, high = _interval(measured) if strata is None else robust.interval(measured, strata)
     return pd.DataFrame(
         {
             "column": [*names, *(names[a] for a, _ in pairs)],
@@ -215,8 +216,10 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
             f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
             f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
-    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
-        yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
+    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
+        wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
+        needed = f"two {rows} in which two {what}, and all that are ranked, are complete"
+        yield f"No mean ranks{wins} yet: they need {needed}.{order}"
 
 
 def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[str]:
@@ -226,9 +229,9 @@ def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[
     yield (
         f"Of {METRICS[metric].title} alone, because no number here is a mean over metrics: the best, within n points: the "
         f"percentage of pairs of {setting} and {of} in which a method is at most so far behind the best of the pair "
-        f"(performance profile of Dolan and Moré, with differences instead of ratios); interquartile mean: of the scores of all "
-        f"{setting}s together, as printed, without the lowest and the highest quarter"
-        f"{better if (found['measure'] == 'better_than').any() else ''}. Interquartile mean, probability of improvement and the "
+        f"(performance profile of Dolan and Moré, with differences instead of ratios); interquartile mean: of the scores of "
+        f"all {setting}s, as printed, without the lowest and the highest quarter"
+        f"{better if (found['measure'] == 'better_than').any() else ''}. Interquartile mean, probability of improvement and "
         f"bootstrap are those of rliable; a {lost} counts as 0 in means, and as behind all others elsewhere."
     )
 
@@ -252,8 +255,8 @@ def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
 
 
 def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
-    """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended; -inf of a run that has diverged
-    or failed, or a study that was missed."""
+    """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended; -inf of a run that has
+    diverged or failed, or a study that was missed."""
     single = _single(cells, runs, grid)
     found = merits(single, metric).mask(single["diverged"], -np.inf)
     return _pivoted(single, found, grid, [*contest_keys(grid), "seed"])

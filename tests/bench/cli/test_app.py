@@ -341,6 +341,18 @@ def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(ben
     assert not list((tmp_path / "results").rglob("*.json"))
 
 
+def test_a_method_of_which_a_board_would_have_no_accuracy_is_refused_before_anything_starts(bench, tmp_path):
+    grid = tmp_path / "mine.yaml"
+    grid.write_text(
+        "title: mine\naxes: {dataset: [digits], partition: [label-2], algorithm: [fedavg, ditto], seed: [0]}\n"
+        "settings: {clients: 12, rounds: 2, model: mlp}\nreport: {metrics: [accuracy, mb]}\n"
+    )
+    for dry in ([], ["--dry-run"]):
+        code, text = bench("run", "--grid", str(grid), *dry)
+        assert code == 2 and "ditto deploys one model per client, so a table of accuracy has no accuracy of it" in text
+    assert bench("run", "--grid", str(grid), "--only", "algorithm=fedavg", "--dry-run")[0] == 0
+
+
 def test_a_cell_that_is_not_searched_is_refused_before_others_are(bench, tmp_path):
     grid = tmp_path / "mine.yaml"
     grid.write_text(

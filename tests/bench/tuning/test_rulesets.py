@@ -2,6 +2,7 @@
 
 import json
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -83,6 +84,13 @@ def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(sto
     found = select.choose(searches, *about, lambda *what: [store.folder])
     assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
     assert sum("4 configurations have failed and cannot be chosen." in line for line in said) == 6
+    assert not any("spaces" in one for one in found.values())
+    search = next(iter(searches.values()))
+    other = replace(search, space={"lr": search.space["lr"].model_copy(update={"high": 0.5})})
+    finish(other, store, dict(Study(other, store).propose().params), 0.1)
+    found = select.choose(searches | {"other": other}, *about, lambda *what: [store.folder])
+    assert found["other"]["spaces"] == 2 and sum("spaces" in one for one in found.values()) == 2
+    assert sum("one of 2 spaces searched here" in line for line in said) == 2
 
 
 def test_each_study_trains_its_choice_with_its_own_seeds():
@@ -167,7 +175,8 @@ def test_what_a_ruleset_costs_is_said_before(tmp_path, options, numbers):
     words = ["describe", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--json"]
     ended = CliRunner().invoke(app, [*words, *options])
     total = json.loads(ended.output)["costs"][-1]
-    assert {key: total.get(key) for key in numbers} == numbers and ("searched" in total) == ("tuned" in options)
+    assert {key: total.get(key) for key in numbers} == numbers
+    assert ("searched" in total, "done" in total) == ("tuned" in options, "defaults" in options)
     said = CliRunner().invoke(app, [*words[:-1], *options]).output
     assert ("searched: runs of searches on validation data, beside those of trainings" in said) == ("tuned" in options)
     assert (

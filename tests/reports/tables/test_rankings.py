@@ -200,6 +200,12 @@ def test_a_board_says_how_likely_each_method_is_better_than_another(board):
     assert found["moon", "fedavg"].value == 100 * (2.5 + 2) / 8
 
 
+def test_a_board_of_one_pair_says_why_it_has_no_ranks(board):
+    board.cells = [cell for cell in board.cells if cell["partition"] == "label-2" and cell["seed"] == 0]
+    text = api.render(board.save(), "small_table", "paper")
+    assert "- No mean ranks yet: they need two pairs of" in text and "Rows stand in the order of the grid." in text
+
+
 def test_by_seed_methods_that_have_not_been_played_are_left_out(board):
     for row in ROWS[:2]:
         board.add(row, "scaffold", [0.9, None])

@@ -81,6 +81,16 @@ def test_the_ruleset_its_cost_and_all_choices_are_said(board):
     assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of partition and study" in text
     assert "1: μ=0.1; 2: μ=0.2; 3: μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
     assert "- Searched: " not in text and "over the same 3 studies" in text
+    assert "search space was tried" not in text
+
+
+def test_what_a_method_chose_that_missed_and_that_several_spaces_were_tried_is_said(board):
+    board.cells = [cell for cell in board.cells if cell["algorithm"] == "fedavg"]
+    tuned = choice(7.0, spaces=2)
+    board.add(ROWS[0], "fedprox", ["diverged"] * 6, tuned=tuned).add(ROWS[1], "fedprox", [0.5] * 6, tuned=tuned)
+    text = api.render(board.save(), "small_table", "paper")
+    assert "| FedProx  | #C = 2      | 1: μ=7; 2: μ=7; 3: μ=7       |" in text
+    assert "- More than one search space was tried, and the last one counts: 2 for FedProx." in text
 
 
 def test_one_study_of_one_configuration_is_no_plural(board):
