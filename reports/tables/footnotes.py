@@ -149,6 +149,7 @@ def about_runs(grid: StoredGrid, records: Records, cells: pd.DataFrame, names: N
         yield from _traffic(grid, records, names)
     yield from _machines(grid, records, cells)
     yield from _caveats(grid, records, names)
+    yield from _without_paper(grid, names)
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
     yield from _earlier(grid, records, names)
@@ -352,6 +353,14 @@ def _caveats(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
         alike[about, said or caveat] += of
     for (about, said), methods in alike.items():
         yield ": ".join(filter(None, (about, _join(methods), said)))
+
+
+def _without_paper(grid: StoredGrid, names: Names) -> Iterable[str]:
+    """The methods of a board that follow code alone."""
+    methods = dict.fromkeys(cell["algorithm"] for cell in grid["cells"] if is_board(grid))
+    if found := [name for name in methods if name in algorithms.REGISTRY and algorithms.is_without_paper(name)]:
+        listed = ", ".join(names.value("algorithm", name).plain for name in found)
+        yield f"Written from public code, abstracts or what others say, as the text of the paper was not at hand: {listed}."
 
 
 def _origins(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:

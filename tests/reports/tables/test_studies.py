@@ -99,6 +99,13 @@ def test_one_study_of_one_configuration_is_no_plural(board):
     assert "over 1 study, a study is" in text and "1 study per cell. Each draws 1 configuration at random" in text
 
 
+def test_a_board_names_the_methods_whose_paper_was_not_at_hand(board):
+    assert "not at hand" not in api.render(board.save(), "small_table", "paper")
+    for method in ("feddc", "fedamp", "scaffold"):
+        board.add("cifar10 label-2", method, [0.5] * 6)
+    assert "as the text of the paper was not at hand: FedDC, FedAMP.\n" in api.render(board.save(), "small_table", "paper")
+
+
 def test_a_board_of_one_search_seed_says_so_in_its_title(board):
     board.ruleset = {}
     board.cells = [cell | {"tuned": choice(0.1, seeds=[0])} for cell in board.cells]
