@@ -66,7 +66,7 @@ def ala(monkeypatch, **options):
 
 
 def ala_state(body, head, own, weights, started):
-    row = {"own": scalars(own), "weights": scalars(weights), "started": torch.tensor(started)}
+    row = {"own": scalars(own), "weights": scalars(weights), "epochs": double(3.0 if started else 0.0)}
     params = scalars({"b": body, **head})
     return {"round": 1, "params": params, "buffers": {}, "server": {}, "clients": {"fresh": row, "rows": {0: row}}}
 
@@ -83,7 +83,7 @@ def test_fedala_learns_weights_as_in_the_oracle(monkeypatch):
     close([found["weights"][name] for name in "hc"], expected["start_phase_W"], tolerance)
     close([found["start"][name] for name in "hc"], expected["start_phase_theta"], tolerance)
     close([one["loss"] for one in seen], expected["last_batch_losses"], tolerance)
-    assert found["epochs"].tolist() == [expected["start_phase_epochs"]] and found["started"].tolist() == [True]
+    assert found["epochs"].tolist() == [expected["start_phase_epochs"]]
     view = task.clients[0].view(task.model, state["params"], client=tree.row(found, 0))
     assert method.personal_model(None, [], view)["params"]["b"].item() == expected["init_b"]
 
@@ -128,7 +128,7 @@ def test_limits_of_fedala(monkeypatch):
         close([start[name] for name in "hc"], expected[key], tolerance)
     close([start[name] - head[name] for name in "hc"], expected["W_one_minus_global"], tolerance)
     none = replace(method, adaptive_tensors=0)
-    state["clients"]["rows"][0] = {"own": {}, "weights": {}, "started": torch.tensor(True)}
+    state["clients"]["rows"][0] = {"own": {}, "weights": {}, "epochs": double(0.0)}
     state["clients"]["fresh"] = state["clients"]["rows"][0]
     found = none.cohort_states(task, task.cohort(torch.tensor([0])), state)
     view = task.clients[0].view(task.model, state["params"], client=tree.row(found, 0))
@@ -200,6 +200,19 @@ def test_absent_clients_of_fedala_keep_their_weights_and_metrics_are_noted():
         assert after["metrics"].keys() == {"ala_weight", "ala_epochs"}
         state = after
     assert state["metrics"]["ala_epochs"] > 0 and state["metrics"]["ala_weight"] < 1
+
+
+@ENGINES
+def test_epochs_of_fedala_count_among_the_examples_and_a_run_is_known_to_have_no_more(engine):
+    """Parts of 0.6 of 13 and 5 examples are 8 and 3. A first use that never ends has 100 epochs, a later one has one."""
+    task = toy_task(sizes=(13, 5), engine=engine, rounds=4)
+    fedavg, endless, plain = (FedAvg(), FedALA(share=0.6, threshold=1e-12, eta=3.0), FedALA(share=0.6))
+    spent = [train(method, task)["costs"]["examples"] for method in (fedavg, endless, plain)]
+    assert spent[1] - spent[0] == (100 + 2) * (8 + 3) and spent[0] < spent[2] < spent[1]
+    assert sum(endless.workload(task.settings, size) for size in (13, 5)) == spent[1]
+    for idle in (replace(plain, eta=0.0), replace(plain, adaptive_tensors=0)):
+        assert train(idle, task)["costs"] == train(fedavg, task)["costs"]
+        assert idle.workload(task.settings, 13) == fedavg.workload(task.settings, 13)
 
 
 def test_first_uses_of_fedala_end_after_100_epochs_or_where_losses_are_no_numbers():
