@@ -20,7 +20,7 @@ from algorithms.shared import tree
 from bench import models
 from bench.models.base import BoundModel, Model
 from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double
-from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
+from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -30,6 +30,10 @@ EVERYONE = torch.arange(5)
 def close(found, expected, tolerance):
     found = torch.as_tensor(found, dtype=torch.float64)
     torch.testing.assert_close(found, double(expected).reshape(found.shape), rtol=0, atol=tolerance)
+
+
+def assert_same_deployed(found, expected):
+    assert_equal({**found.params, **found.buffers}, {**expected.params, **expected.buffers})
 
 
 def rows_of(state, name):
@@ -136,10 +140,10 @@ def test_limits_of_fedala(monkeypatch):
     assert [deployed[name].item() for name in "hc"] == expected["no_adaptive_tensor"]
 
 
-@ENGINES
+@kinds_of_tasks
 @pytest.mark.parametrize("options", [{"adaptive_tensors": 0}, {"eta": 0.0}], ids=str)
-def test_without_adaptive_tensors_or_steps_fedala_is_fedavg(engine, options):
-    task = toy_task(engine=engine, participation=0.6)
+def test_without_adaptive_tensors_or_steps_fedala_is_fedavg(task_of, options):
+    task = task_of(participation=0.6)
     found, expected = train(FedALA(**options), task), train(FedAvg(), task)
     assert_equal(found["params"], expected["params"])
 
@@ -337,24 +341,25 @@ def test_mixed_weights_and_mixed_logits_are_two_methods(mix, name, monkeypatch):
     close(bound(deployed["params"], data.x), expected[f"yhat_mixed_{name}"], tolerance)
 
 
-@ENGINES
+@kinds_of_tasks
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.7}, {"adaptive": True}, {"mix": "logits"}], ids=str)
-def test_the_shared_model_of_apfl_is_that_of_fedavg(engine, options):
-    task = toy_task(engine=engine, participation=0.6, weight_decay=0.0)  # by which v would shrink
+def test_the_shared_model_of_apfl_is_that_of_fedavg(task_of, options):
+    task = task_of(participation=0.6, weight_decay=0.0)  # by which v would shrink
     method = APFL(**options)
     state, expected = train(method, task), train(FedAvg(), task)
-    assert_equal(state["params"], expected["params"])
+    for part in ("params", "buffers"):
+        assert_equal(state[part], expected[part])
     if options == {"alpha": 0.0}:
-        deployed = method.deploy(task, state, EVERYONE).params
-        assert_equal(deployed, tree.map(lambda leaf: leaf.expand(5, *leaf.shape), expected["params"]))
+        assert_same_deployed(
+            method.deploy(task, state, EVERYONE), FedAvg().deploy(task, expected, EVERYONE).for_each(5)
+        )
         assert_equal(rows_of(state, "own")[0], task.initial_params())
 
 
-@ENGINES
-def test_apfl_with_alpha_1_is_local_training(engine):
-    task, method = toy_task(engine=engine), APFL(alpha=1.0)
-    found, expected = (one.deploy(task, train(one, task), EVERYONE).params for one in (method, LocalTraining()))
-    assert_equal(found, expected)
+@kinds_of_tasks
+def test_apfl_with_alpha_1_is_local_training(task_of):
+    task, method = task_of(), APFL(alpha=1.0)
+    assert_same_deployed(*(one.deploy(task, train(one, task), EVERYONE) for one in (method, LocalTraining())))
 
 
 def test_a_client_that_has_not_taken_part_deploys_the_shared_model_of_apfl():
@@ -463,14 +468,13 @@ def test_debiased_means_in_training_are_of_the_batches_alone():
     assert moved[True] == pytest.approx(2 * (1 + 0.5 / 0.75), rel=1e-6)
 
 
-@ENGINES
-def test_without_shift_and_regulariser_feddbe_is_fedavg(engine):
-    task = toy_task(engine=engine, participation=0.6)
+@kinds_of_tasks
+def test_without_shift_and_regulariser_feddbe_is_fedavg(task_of):
+    task = task_of(participation=0.6)
     method = FedDBE(kappa=0.0, train_shift=False)
     state, expected = train(method, task), train(FedAvg(), task)
     assert_equal(state["params"], expected["params"])
-    deployed = method.deploy(task, state, EVERYONE).params
-    assert_equal(deployed, tree.map(lambda leaf: leaf.expand(5, *leaf.shape), expected["params"]))
+    assert_same_deployed(method.deploy(task, state, EVERYONE), FedAvg().deploy(task, expected, EVERYONE).for_each(5))
 
 
 def test_feddbe_trains_for_one_more_round_before_the_first_one():
@@ -572,12 +576,10 @@ def test_two_steps_of_fedamp_follow_the_oracle(start, key, monkeypatch):
         assert (found[0] - double(expected["client1_two_steps_pfllib_unsquared"][steps - 1])).abs().max() > 1e-3
 
 
-@ENGINES
-def test_fedamp_without_others_and_pull_is_local_training(engine):
-    task = toy_task(engine=engine, participation=0.6)
-    method = FedAMP(others=0.0, proximal_weight=0.0)
-    found, expected = (one.deploy(task, train(one, task), EVERYONE).params for one in (method, LocalTraining()))
-    assert_equal(found, expected)
+@kinds_of_tasks
+def test_fedamp_without_others_and_pull_is_local_training(task_of):
+    task, method = task_of(participation=0.6), FedAMP(others=0.0, proximal_weight=0.0)
+    assert_same_deployed(*(one.deploy(task, train(one, task), EVERYONE) for one in (method, LocalTraining())))
 
 
 @ENGINES

@@ -28,7 +28,7 @@ from bench.models.base import BoundModel, Model
 from bench.models.conditional import context, gate
 from bench.models.modules import model_of
 from tests.support.by_hand import PLAIN, FromFeatures, Given, double
-from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
+from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -267,9 +267,9 @@ def test_weights_by_fisher_information_follow_the_oracle():
     close(by_size / by_size.sum(), expected["size_weights"], tolerance)
 
 
-@ENGINES
-def test_without_alignment_and_by_examples_fedas_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
+@kinds_of_tasks
+def test_without_alignment_and_by_examples_fedas_is_fedper(task_of):
+    task = task_of(participation=0.6)
     found, expected = train(FedAS(alignment_lr=0.0, weighting="examples"), task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
     assert found["costs"]["examples"] == expected["costs"]["examples"]
@@ -419,9 +419,9 @@ def test_alignment_of_fedpac_follows_the_oracle():
     close(method.local_loss(params, data.batch(), unknown).detach() - torch.log(double(2.0)), 0.0, 1e-12)
 
 
-@ENGINES
-def test_without_mixtures_and_alignment_fedpac_is_fedrep_with_one_pass_of_the_head(engine):
-    task = toy_task(engine=engine, participation=0.6, local_epochs=1)
+@kinds_of_tasks
+def test_without_mixtures_and_alignment_fedpac_is_fedrep_with_one_pass_of_the_head(task_of):
+    task = task_of(participation=0.6, local_epochs=1)
     method = FedPAC(alignment_weight=0.0, combine_heads=False, head_lr=task.settings.lr)
     found, expected = train(method, task), train(FedRep(head_passes=1), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
@@ -544,9 +544,9 @@ def test_gpfl_has_a_decay_of_embeddings_and_valve_alone():
     assert torch.equal(*(one.client["params"]["classifier.weight"] for one in (decayed, plain)))
 
 
-@ENGINES
-def test_without_valve_and_embedding_losses_gpfl_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
+@kinds_of_tasks
+def test_without_valve_and_embedding_losses_gpfl_is_fedper(task_of):
+    task = task_of(participation=0.6)
     found, expected = train(GPFL(valve=False, embedding_losses=False), task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
     plain = GPFL(valve=False, embedding_losses=False).deploy(task, found, EVERYONE).params
@@ -644,9 +644,9 @@ def test_fedcp_sends_half_of_its_head_and_keeps_it():
     assert_equal(sent.client, view.client)
 
 
-@ENGINES
-def test_fedcp_whose_own_heads_read_everything_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
+@kinds_of_tasks
+def test_fedcp_whose_own_heads_read_everything_is_fedper(task_of):
+    task = task_of(participation=0.6)
     found, expected = train(FedCP(gate="personal", mmd_weight=0.0), task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
 
