@@ -4,7 +4,7 @@ Zhang, Hua, Wang, Song, Xue, Ma and Guan, FedCP: Separating Feature Information 
 Conditional Policy, KDD 2023. https://arxiv.org/abs/2307.01217
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 import algorithms
 from algorithms import LocalResult, State, at_least, cross_entropy, descend, one_of, registered, tree
 from algorithms.shared.checks import linear_classifier
+from algorithms.shared.partial import FitsPrivate, descend_on
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Task
@@ -27,7 +28,7 @@ _BANDWIDTHS = (10, 15, 20, 50)
 
 @registered("fedcp", title="FedCP")
 @dataclass(frozen=True)
-class FedCP(Scored):
+class FedCP(Scored, FitsPrivate):
     """FedAvg of body, gate and head, where each client also has a head of its own, h_p, beside the received one, h_g.
 
     v is the sum of h_p's weights over the classes, divided by its length, a constant of a round. With features f of a batch,
@@ -122,6 +123,12 @@ class FedCP(Scored):
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         params = self._deployed(view.params, view.client, view.params, view.server)
         return {"params": params, "buffers": view.buffers}
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        start = {"params": view.params | view.client, "buffers": view.buffers}
+        layers = ["classifier"] if self.gate != "global" else []
+        trained = descend_on(layers, self.local_loss, start, data, plan, view)["params"]
+        return self.personal_model(data, plan, replace(view, client=classifier_part(trained)))
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, own = super().local_models(state, outputs), outputs.result.client

@@ -56,6 +56,14 @@ def bodies_and_heads(state):
     return {"body": body, "heads": heads}
 
 
+def assert_same_deployed(task, method, state, other, expected):
+    """Whoever fits its head before: at least one client has been absent from all rounds."""
+    assert len(state["clients"]["rows"]) < 5
+    for who in ("absent", "none", "all"):
+        pairs = ((method, state), (other, expected))
+        assert_equal(*(replace(one, fit_private=who).deploy(task, after, EVERYONE).params for one, after in pairs))
+
+
 # FedBN
 
 
@@ -269,9 +277,10 @@ def test_weights_by_fisher_information_follow_the_oracle():
 
 @kinds_of_tasks
 def test_without_alignment_and_by_examples_fedas_is_fedper(task_of):
-    task = task_of(participation=0.6)
-    found, expected = train(FedAS(alignment_lr=0.0, weighting="examples"), task), train(FedPer(), task)
+    task, method = task_of(participation=0.4), FedAS(alignment_lr=0.0, weighting="examples", scored="before")
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, FedPer(), expected)
     assert found["costs"]["examples"] == expected["costs"]["examples"]
 
 
@@ -421,10 +430,11 @@ def test_alignment_of_fedpac_follows_the_oracle():
 
 @kinds_of_tasks
 def test_without_mixtures_and_alignment_fedpac_is_fedrep_with_one_pass_of_the_head(task_of):
-    task = task_of(participation=0.6, local_epochs=1)
+    task, other = task_of(participation=0.4, local_epochs=1), FedRep(head_passes=1)
     method = FedPAC(alignment_weight=0.0, combine_heads=False, head_lr=task.settings.lr)
-    found, expected = train(method, task), train(FedRep(head_passes=1), task)
+    found, expected = train(method, task), train(other, task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, other, expected)
     assert found["costs"]["examples"] == expected["costs"]["examples"]
 
 
@@ -473,16 +483,11 @@ def gp_params(embedding):
     return params
 
 
-def gp_view(seen=True, **options):
+def gp_view(**options):
     given, method = GP["inputs"], GPFL(distance_weight=GP["inputs"]["lambda"], **options)
     data = Given(double(given["features"]), torch.tensor(given["y"]))
     params = gp_params(given["E_received"]) | {"body.moved": torch.zeros_like(data.x)}
-    client = {
-        "params": {},
-        "buffers": {},
-        "embedding": double(given["E_own_before_receipt"]),
-        "seen": torch.tensor(seen),
-    }
+    client = {"params": {}, "buffers": {}, "embedding": double(given["E_own_before_receipt"])}
     view = data.view(FromFeatures((1, 2, 3), 3), params, client=client)
     view = replace(view, label_counts=10 * double(given["class_prior"]), num_examples=double(10.0))
     return method, data, replace(view, server=method.conditions(view))
@@ -514,7 +519,9 @@ def test_conditions_of_gpfl_are_of_the_received_embeddings_by_default_and_0_at_f
     close(view.server["g"], known["g_from_received"], tolerance)
     close(view.server["p"], known["p_from_received"], tolerance)
     close(method.local_loss(view.params, data.batch(), view), known["loss_conditions_from_received"], tolerance)
-    first, data, view = gp_view(stale_conditions=True, seen=False)
+    first, data, view = gp_view(stale_conditions=True)
+    fresh = first.init_client(replace(toy_task(), model=view.model.spec), view.params)
+    view = replace(view, client=fresh, server=first.conditions(replace(view, client=fresh)))
     close(first.local_loss(view.params, data.batch(), view), known["loss_round1_zero_conditions"], tolerance)
     both = [first._through(view.params, data.x, view.server[name]) for name in ("p", "g")]
     close(both[0] - both[1], known["round1_feat_P_minus_feat_G"], 0)
@@ -546,11 +553,10 @@ def test_gpfl_has_a_decay_of_embeddings_and_valve_alone():
 
 @kinds_of_tasks
 def test_without_valve_and_embedding_losses_gpfl_is_fedper(task_of):
-    task = task_of(participation=0.6)
-    found, expected = train(GPFL(valve=False, embedding_losses=False), task), train(FedPer(), task)
+    task, method = task_of(participation=0.4), GPFL(valve=False, embedding_losses=False)
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
-    plain = GPFL(valve=False, embedding_losses=False).deploy(task, found, EVERYONE).params
-    assert_equal(plain, FedPer(fit_private="none").deploy(task, expected, EVERYONE).params)
+    assert_same_deployed(task, method, found, FedPer(), expected)
 
 
 def test_embeddings_are_drawn_once_for_all_and_other_seeds_draw_others():
@@ -646,9 +652,10 @@ def test_fedcp_sends_half_of_its_head_and_keeps_it():
 
 @kinds_of_tasks
 def test_fedcp_whose_own_heads_read_everything_is_fedper(task_of):
-    task = task_of(participation=0.6)
-    found, expected = train(FedCP(gate="personal", mmd_weight=0.0), task), train(FedPer(), task)
+    task, method = task_of(participation=0.4), FedCP(gate="personal", mmd_weight=0.0)
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, FedPer(), expected)
 
 
 @ENGINES
@@ -664,6 +671,34 @@ def test_fedcp_whose_received_head_reads_everything_leaves_heads_as_they_are(eng
 
 
 # What all have in common
+
+
+@ENGINES
+@pytest.mark.parametrize("method", [FedAS(), FedPAC(), GPFL(), FedCP()], ids=lambda one: type(one).__name__)
+def test_clients_that_were_absent_from_all_rounds_fit_their_head_to_the_received_body(method, engine):
+    task = toy_task(engine=engine, participation=0.4, rounds=1)
+    state, cohort = train(method, task), set(task.sample_cohort(0).ids.tolist())
+    absent, none, every = (
+        replace(method, fit_private=who).deploy(task, state, EVERYONE).params for who in ("absent", "none", "all")
+    )
+    for client in range(5):
+        found, plain, fitted = (tree.row(params, client) for params in (absent, none, every))
+        assert_equal(found, plain if client in cohort else fitted, 1e-12)
+        assert not torch.equal(plain["classifier.weight"], fitted["classifier.weight"])
+        assert_equal(fitted["linear1.weight"], state["params"]["linear1.weight"])
+    assert_equal(method.deploy(task, state, EVERYONE).params, absent)
+
+
+def test_heads_that_are_fitted_move_no_shared_statistics_and_own_ones():
+    task = normalised_task(participation=0.4, rounds=1)
+    for method in (FedPAC(), GPFL(), FedCP(), FedAS()):
+        state = train(method, task)
+        absent = min({*range(5)} - {*state["clients"]["rows"]})
+        found = tree.row(method.deploy(task, state, EVERYONE).buffers, absent)
+        if isinstance(method, FedAS):
+            assert found["stem.norm.num_batches_tracked"] == task.cohort(EVERYONE).num_steps[absent]
+        else:
+            assert_equal(found, state["buffers"])
 
 
 @ENGINES
