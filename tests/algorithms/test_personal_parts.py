@@ -615,6 +615,20 @@ def test_fedcp_follows_the_oracle(monkeypatch):
     close(mmd(*padded, torch.arange(4) < 2), known["mmd"], tolerance)
 
 
+@kinds_of_tasks
+def test_the_first_step_of_a_round_of_fedcp_is_the_same_without_mmd(task_of):
+    """The received body makes the same features, also with batch statistics and masks; from the second step on, others."""
+    for steps, same in ((1, True), (2, False)):
+        task = task_of(rounds=1, local_epochs=None, local_steps=steps, lr=1.0)
+        found = [train(FedCP(mmd_weight=weight), task) for weight in (0.0, 1e3)]
+        near = [
+            torch.allclose(*(state["params"][name] for state in found), rtol=0, atol=1e-3)
+            for name in found[0]["params"]
+        ]
+        assert all(near) == same
+        assert_equal(*(state["buffers"] for state in found), tolerance=0 if same else 1)
+
+
 def test_the_deployed_model_of_fedcp_has_no_noise_unless_asked_for():
     known, (data, view) = CP["expected"], cp_view()
     view = replace(view, params={**view.params, "body.moved": torch.zeros_like(data.x)})
