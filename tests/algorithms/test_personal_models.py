@@ -608,6 +608,15 @@ def test_fedamp_mixes_the_last_models_of_all_that_have_taken_part():
     assert_equal(state["params"], task.initial_params())
 
 
+@pytest.mark.parametrize("scored, expected", [("after", 2), ("before", 3)])
+def test_clouds_of_fedamp_are_computed_once_a_round_and_for_a_score_that_reads_them(scored, expected, monkeypatch):
+    seen, clouds = [], FedAMP._clouds
+    monkeypatch.setattr(FedAMP, "_clouds", lambda *given: seen.append(given) or clouds(*given))
+    task, method = toy_task(rounds=2), FedAMP(scored=scored)
+    method.deploy(task, train(method, task), EVERYONE)
+    assert len(seen) == expected
+
+
 def test_running_statistics_of_fedamp_stay_with_clients():
     task = normalised_task(rounds=2, local_epochs=1)
     state = train(FedAMP(), task)
