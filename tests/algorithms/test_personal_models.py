@@ -17,9 +17,10 @@ from algorithms.fedper import FedPer
 from algorithms.fedprox import FedProx
 from algorithms.local_training import LocalTraining
 from algorithms.shared import tree
+from algorithms.shared.client_states import read_rows
 from bench import models
 from bench.models.base import BoundModel, Model
-from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double
+from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double, slope_of
 from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
@@ -191,6 +192,21 @@ def test_fedala_learns_from_a_part_of_the_examples_without_repetition(part, engi
     assert not torch.equal(*rounds)
     other = task.map_clients(taken, task.cohort(EVERYONE), round=0, params={}, buffers={}).result["rows"]
     assert torch.equal(other, rounds[0])
+
+
+def test_fedala_learns_in_evaluation_mode():
+    """An epoch of one batch from W = 1: W = clip(1 - eta g (w - t)), with the gradient g at w, of received statistics."""
+    task, method = normalised_task(batch_size=20, local_epochs=1), FedALA(share=1.0, eta=50.0)
+    state = train(method, task, rounds=1)
+    kept = read_rows(state["clients"], EVERYONE)
+    found = method._learn(task, state, task.cohort(EVERYONE), kept)["weights"]
+    for client in range(5):
+        slope = slope_of(task, client, state["params"], state["buffers"])
+        for name, weights in found.items():
+            away = state["params"][name] - kept["own"][name][client]
+            expected = (1 - 50.0 * slope[name] * away).clamp(0, 1)
+            torch.testing.assert_close(weights[client], expected, rtol=0, atol=1e-4)
+            assert (expected < 0.999).any()
 
 
 def test_absent_clients_of_fedala_keep_their_weights_and_metrics_are_noted():

@@ -19,7 +19,7 @@ from algorithms.fedper import FedPer
 from algorithms.fedrep import FedRep
 from algorithms.gpfl import GPFL
 from algorithms.shared import tree
-from algorithms.shared.local_sgd import LocalResult
+from algorithms.shared.local_sgd import LocalResult, gradient
 from algorithms.shared.passes import first_pass
 from algorithms.shared.simplex import minimum_on_simplex
 from algorithms.shared.types import Batch, ClientOutputs
@@ -27,7 +27,7 @@ from bench import models
 from bench.models.base import BoundModel, Model
 from bench.models.conditional import context, gate
 from bench.models.modules import model_of
-from tests.support.by_hand import PLAIN, FromFeatures, Given, double
+from tests.support.by_hand import PLAIN, FromFeatures, Given, double, features_of, slope_of
 from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
@@ -297,6 +297,17 @@ def test_fedas_counts_its_passes_and_deploys_what_training_left():
     assert torch.equal(before["classifier.weight"], deployed["classifier.weight"])
 
 
+def test_fisher_information_is_that_of_the_trained_model_in_evaluation_mode():
+    task, method = normalised_task(batch_size=20), FedAS()
+    state = train(method, task, rounds=1)
+    outputs = method.map_clients(task, method.local_update, task.cohort(EVERYONE), state)
+    for client in range(5):
+        params, buffers = (tree.row(outputs.result.client[key], client) for key in ("params", "buffers"))
+        slope = slope_of(task, client, params, buffers)
+        squares = sum(leaf.square().sum() for leaf in slope.values())
+        torch.testing.assert_close(outputs.result.update["fisher"][client], squares, rtol=1e-4, atol=1e-8)
+
+
 def test_a_footnote_tells_of_clients_of_one_class():
     task = toy_task()  # of which the second client holds one
     said = FedAS().caveats(task)
@@ -456,6 +467,24 @@ def test_heads_of_fedpac_are_mixed_by_client_and_only_within_a_cohort():
     assert after["metrics"]["own_weight"].item() == pytest.approx(weights.diagonal().mean().item())
 
 
+@pytest.mark.parametrize("task_of", [toy_task, normalised_task], ids=["plain", "batch norm"])
+def test_fedpac_describes_features_before_training_and_prototypes_are_of_the_trained_body(task_of):
+    """Of one batch per client, in training mode, as a forward pass by hand has them."""
+    task, method = task_of(batch_size=20, local_epochs=1), FedPAC()
+    state = train(method, task, rounds=1)
+    outputs = method.map_clients(task, method.local_update, task.cohort(EVERYONE), state)
+    sent = outputs.result.update
+    for client, rows in enumerate(task.federation.clients):
+        labels = task.federation.labels[rows]
+        moved = {name: state["params"][name] + leaf[client] for name, leaf in sent["delta"].items()}
+        for params, found, shares in ((moved, sent["prototypes"], 1), (state["params"], sent["means"], len(rows))):
+            features = features_of(task, client, params, state["buffers"], training=True)
+            for label in labels.unique().tolist():
+                chosen = features[labels == label]
+                expected = chosen.mean(0) * (len(chosen) / shares if shares > 1 else 1)
+                torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_features_are_aligned_from_the_second_round_on():
     task = toy_task()
     plain, aligned = (FedPAC(alignment_weight=weight) for weight in (0.0, 1.0))
@@ -537,18 +566,16 @@ def test_the_deployed_model_of_gpfl_reads_personal_features():
 
 
 def test_gpfl_has_a_decay_of_embeddings_and_valve_alone():
+    """One step of lr 1: by the gradient and 0.1 of E and V, or 0.01 of all others."""
     method, data, view = gp_view()
     view = replace(view, settings=replace(PLAIN, lr=1.0, weight_decay=0.01))
-    decayed, plain = (
-        replace(method, embedding_decay=decay).local_update(data, data.plan(), view) for decay in (0.1, 0.01)
-    )
+    found = replace(method, embedding_decay=0.1).local_update(data, data.plan(), view)
+    slope = gradient(method.local_loss, view.params, data.batch(), view)
+    moved = {name: view.params[name] + leaf for name, leaf in found.update["delta"].items()} | found.client["params"]
+    assert moved.keys() == view.params.keys()
     for name, leaf in view.params.items():
-        if name.startswith("gpfl."):
-            change = decayed.update["delta"][name] - plain.update["delta"][name]
-            close(change, (-0.09 * leaf).tolist(), 1e-12)
-        elif name in decayed.update["delta"]:
-            assert torch.equal(decayed.update["delta"][name], plain.update["delta"][name])
-    assert torch.equal(*(one.client["params"]["classifier.weight"] for one in (decayed, plain)))
+        decay = 0.1 if name.startswith("gpfl.") else 0.01
+        torch.testing.assert_close(moved[name], leaf - slope[name] - decay * leaf, rtol=0, atol=1e-12)
 
 
 @kinds_of_tasks
