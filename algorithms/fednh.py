@@ -76,7 +76,6 @@ class FedNH(Clipped, Weighed):
         super().__post_init__()
         between("rho", self.rho, 0, 1)
         above("scale", self.scale, 0)
-        Weighed.__post_init__(self)
 
     def init(self, task: Task) -> State:
         state = super().init(task)
