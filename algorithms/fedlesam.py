@@ -138,7 +138,7 @@ class FedLESAM(LocallyEstimated, Clipped, Weighed):
 
 @registered("fedlesam-s", title="FedLESAM-S")
 @dataclass(frozen=True)
-class FedLESAMS(LocallyEstimated, ClippedControlVariates):
+class FedLESAMS(LocallyEstimated, ClippedControlVariates):  # type: ignore[misc]  # broadcast is a property in the first
     """SCAFFOLD with gradients at x + e: a step follows g(x + e) + c - c_i; see `LocallyEstimated` and `Scaffold`, also for how
     momentum goes with the correction. With rho = 0, and in the first round, it is SCAFFOLD, but for clipping.
 

@@ -301,6 +301,14 @@ def test_the_received_model_stays_and_branches_train_the_local_one():
     close(FedMLB().local_loss(moved, Batch(x, y), view), expected)
 
 
+def test_passes_of_the_branches_are_in_a_caveat():
+    """After each of 4 stages: 3 + 2 + 1 stages more."""
+    said = "fedmlb: branches cost about 1.5 more passes of the encoder per example, which are not in the counts."
+    task = toy_task(model="simple-cnn", shape=(3, 16, 16), dataset="cifar10")
+    assert FedMLB().caveats(task) == [said]
+    assert FedMLB(branch_weight=0, distillation_weight=0).caveats(task) == FedMLB().caveats(normalised_task()) == []
+
+
 @dataclass(frozen=True)
 class TwoNorms(BatchNormalised, Layered):
     """Two convolutions with batch normalisation; features are means over pixels."""
