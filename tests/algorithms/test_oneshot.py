@@ -882,7 +882,7 @@ def test_blocks_freeze_one_after_another(adapter, engine):
 def test_one_client_is_local_training_with_blocks_that_freeze():
     task = toy_task(sizes=(13,), rounds=1)
     state = train(FuseFL(), task)
-    alone = toy_task(sizes=(13,), rounds=2)
+    alone = toy_task(sizes=(13,), rounds=2, local_epochs=1)
     first = train(OneShot(), alone, 1)["clients"]["rows"][0]["params"]
 
     def second(data, plan, view):
@@ -896,6 +896,23 @@ def test_one_client_is_local_training_with_blocks_that_freeze():
         lambda x, first: BoundModel(task.model, {})(tree.row(own, 0), x), task.federation.test_images
     )
     torch.testing.assert_close(logits_of(task, FuseFL()), image)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "setting", "number", "shares"),
+    [(2, "local_epochs", 4, [2, 2]), (3, "local_epochs", 5, [2, 2, 1]), (3, "local_steps", 2, [1, 1, 1])],
+)
+def test_phases_share_the_epochs_of_a_round(blocks, setting, number, shares):
+    task = toy_task(sizes=(7, 7), rounds=1, **{"local_epochs": None, setting: number})
+    method = FuseFL(blocks=blocks)
+    assert [getattr(method.in_phase(task.settings, phase), setting) for phase in range(blocks)] == shares
+    state, found = method.init(task), []
+    for _ in range(blocks):
+        before, state = state["costs"]["examples"], method.step(task, state)
+        found.append((state["costs"]["examples"] - before) // 2)
+    expected = [replace(task.settings, **{setting: share}).num_visited(7) for share in shares]
+    assert found == expected and sum(found) == method.workload(task.settings, 7)
+    assert bool(method.caveats(task)) == (number < blocks)
 
 
 def test_running_statistics_of_frozen_blocks_stay():
