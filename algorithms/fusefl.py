@@ -64,7 +64,8 @@ class FuseFL(OneExchange):
 
     Attributes:
         blocks: K, >= 1, at most the number of layers.
-        phase_rounds: rounds of a phase, >= 1, each with its share of the epochs; a run has K times as many, whatever `rounds` says.
+        phase_rounds: rounds of a phase, >= 1, each with its share of the epochs; a run has K times as many, whatever `rounds`
+            says.
         adapter: what fuses outputs, their "mean" or a "conv1x1".
         multihead: whether clients keep their own classifiers.
     """
@@ -227,12 +228,12 @@ class FuseFL(OneExchange):
         return [{**state, "round": self.num_rounds(task.settings)} for state in super().state_templates(task)]
 
     def caveats(self, task: Task) -> list[str]:
-        settings = task.settings
-        number = settings.local_epochs or settings.local_steps or 0
-        unit = "epochs" if settings.local_epochs else "steps"
-        longer = f"fusefl: each of its {self.blocks} phases has one of the {unit}, which are {number}, so that clients train longer."
-        own = [longer] if number < self.blocks else []
-        return super().caveats(replace(task, settings=replace(settings, rounds=self.phase_rounds))) + own
+        settings, several = task.settings, replace(task.settings, rounds=self.phase_rounds)
+        number, unit = (settings.local_epochs, "epochs") if settings.local_epochs else (settings.local_steps, "steps")
+        longer = (
+            f"fusefl: each of its {self.blocks} phases has one of the {number} {unit}, so that clients train longer."
+        )
+        return super().caveats(replace(task, settings=several)) + ([longer] if (number or 0) < self.blocks else [])
 
 
 def _inner(model: Model) -> Model:
