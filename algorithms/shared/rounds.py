@@ -126,6 +126,10 @@ class RoundBased(RoundHooks):
         outputs = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
         return Deployed(task.model, outputs.result["params"], outputs.result["buffers"], True)
 
+    def training(self, task: Task) -> Task:
+        """The task on which clients train, from that of a run."""
+        return task
+
     def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
         """`Task.map_clients` with everything that a client of this method receives."""
         checked = update_from if fn == self.local_update else tensors_from

@@ -231,8 +231,11 @@ def _counts(cells: list[Cell], store: Store, counted: set[str]) -> dict[str, int
     trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
     counted.update(trained)
     examples = [examples_to_train(config) for config in trained.values()]
+    # What a method does with the models that another run has trained.
+    ends = {cell.id: (cell.config, base.config) for cell in cells if (base := training_of(cell))}
+    after = sum(examples_to_train(config) - examples_to_train(base) for config, base in ends.values())
     numbers = {"trials": len(cells), "chosen": chosen(cells), "trainings": len(trained), "done": done}
-    return numbers | {"examples": sum(examples), "unknown": examples.count(0)}
+    return numbers | {"examples": sum(examples) + after, "unknown": examples.count(0)}
 
 
 def _millions(count: int) -> str:

@@ -318,12 +318,13 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     cohort = len(task.sample_cohort(0).ids)
     whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
     first = task.settings.local_epochs * 20 * (task.population - cohort) if special.everyone_begins else 0
-    expected = round(cohort / task.population * whole) + first
+    expected = round(cohort / task.population * whole) + first + method.server_examples
+    visited = spent["examples"] + method.deploy_examples(task)
     where = hooks_in_words(case, "passes_per_example", "visits", "workload", "local_update")
-    fits = spent["examples"] <= expected if method.workload_is_bound else spent["examples"] == expected
+    fits = visited <= expected if method.workload_is_bound else visited == expected
     _require(
         fits,
-        f"workload says that a run visits {expected:,} examples, but it visited {spent['examples']:,}; say how often local "
+        f"workload says that a run visits {expected:,} examples, but it visited {visited:,}; say how often local "
         f"training computes a gradient of an example in {where}.",
     )
     found = sum(counted)

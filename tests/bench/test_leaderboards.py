@@ -58,9 +58,21 @@ def test_every_method_with_one_shared_model_is_on_a_board():
     on_board = {name: load_grid(name).axes["algorithm"] for name in (*SHARED, "leaderboard_oneshot")}
     assert {on_board[name][0] for name in SHARED} == {"fedavg"}
     assert {*on_board["leaderboard_fmnist"]} == found - LEFT_OUT - ONE_SHOT - NEEDS_GPU
-    assert {*on_board["leaderboard_oneshot"]} == ONE_SHOT
+    assert {*on_board["leaderboard_oneshot"], *load_grid("leaderboard_oneshot").axes["wrapper"]} - {"none"} == ONE_SHOT
     # The others have no more than the first wave.
     assert {*on_board["leaderboard_mnist"]} == {*on_board["leaderboard_cifar10"]} < {*on_board["leaderboard_fmnist"]}
+
+
+def test_fens_has_a_rival_on_the_same_models_and_all_others_start_alike():
+    starts: dict[tuple, set[str]] = {}
+    for cell in cells_of("leaderboard_oneshot"):
+        base = cell.config.algorithm.get("base") or cell.config.algorithm
+        if base["name"] == "oneshot":
+            starts.setdefault((base["client_init"], base["hold_out"]), set()).add(cell.wrapper)
+    assert starts == {
+        ("common", 0.0): {"none", "ensemble", "ensemble-vote", "ensemble-weighted", "fedlpa"},
+        ("independent", 0.1): {"ensemble", "fens", "fens-linear"},
+    }
 
 
 def _deploys_many(method: str) -> bool:
