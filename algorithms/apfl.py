@@ -52,6 +52,8 @@ class APFL(Scored):
             their last one ("after"), as in the authors' code.
     """
 
+    version = 2  # 1 drew other masks of dropout for w, and deployed the client's own running statistics at alpha 0
+
     alpha: float = 0.5
     adaptive: bool = False
     mix: Mix = "weights"

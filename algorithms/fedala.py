@@ -58,6 +58,8 @@ class FedALA(Scored):
         scored: when clients' models are scored; "before" is the authors' code, after ALA.
     """
 
+    version = 2  # 1 did not count the examples of ALA
+
     eta: float = 1.0
     adaptive_tensors: int = 2
     share: float = 0.8

@@ -51,6 +51,8 @@ class FedAS(Scored, FitsPrivate, PartlyShared):
             aligned, with their head ("before").
     """
 
+    version = 2  # 1 deployed heads that were never trained
+
     alignment_lr: float = 0.01
     weighting: Weights = "fisher"
     scored: When = "after"

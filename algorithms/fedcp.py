@@ -52,6 +52,8 @@ class FedCP(Scored, FitsPrivate):
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
+    version = 2  # 1 deployed heads that were never trained, and compared features of two modes
+
     mmd_weight: float = 5.0
     gate: Gate = "learned"
     test_noise: bool = False

@@ -75,6 +75,7 @@ class FedOV(OneExchange):
         voters: models that vote on an image, >= 0; 0 for all.
     """
 
+    version = 2  # 1 trained Adam with the setting lr, and all terms whatever the model
     deploys = "several"
 
     client_init: ClusterInit = "independent"

@@ -51,6 +51,8 @@ class FedPAC(Scored, FitsPrivate, KeepsPrivate):
         scored: when clients' models are scored; the authors note both, "before" with the new body and the mixed head.
     """
 
+    version = 2  # 1 deployed heads that were never trained
+
     alignment_weight: float = 1.0
     head_lr: float = 0.1
     combine_heads: bool = True

@@ -50,6 +50,8 @@ class GPFL(Scored, FitsPrivate, KeepsPrivate):
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
+    version = 2  # 1 deployed heads that were never trained
+
     distance_weight: float = 0.01
     embedding_decay: float = 0.1
     stale_conditions: bool = False
