@@ -31,5 +31,5 @@ class FedDyn(DynamicRegulariser):
 
     Attributes:
         alpha, weighting, mean: see `DynamicRegulariser`.
-        clip: see `Clips`; of the whole gradient of a step.
+        clip: largest norm of the gradient of a step, with both terms, > 0; None does not clip.
     """

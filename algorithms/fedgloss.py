@@ -97,6 +97,7 @@ class FedGloSS(DynamicRegulariser):
     # On the server
 
     def init_server(self, task: Task, params: Tree) -> Tree:
+        # `received` and `local_models` see the state, but no settings.
         last = torch.tensor(float(self._warm_up_rounds(task.settings)), dtype=task.dtype, device=task.device)
         return {**super().init_server(task, params), "update": tree.zeros_like(params), "warm_up_rounds": last}
 
