@@ -125,7 +125,8 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
     metrics = _search_metrics(cells, names) if cells else "accuracy"
     how = f" by validation {metrics} in the last round" + f" ({shares} of each class of each client)" * bool(cells)
     yield (
-        f"Ruleset tuned: {len(studies)} studies per cell. Each draws {samples} configurations at random from the search space "
+        f"Ruleset tuned: {len(studies)} {'study' if len(studies) == 1 else 'studies'} per cell. Each draws {samples} "
+        "configurations at random from the search space "
         f"of the method, trains them with its first seed, and takes the best{how}; no test image was read. It trains this one "
         f"with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study. Cost: "
         f"{len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice diverges or fails "
