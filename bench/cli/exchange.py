@@ -99,8 +99,9 @@ def import_(
         "left out."
     )
     if found.failed:
-        them = "it" if len(found.failed) == 1 else "them"
-        say(f"{counted(len(found.failed), 'run')} that failed there {verb}, too; the next `run` repeats {them}.")
+        are, them = ("is", "it") if len(found.failed) == 1 else ("are", "them")
+        taken = verb if dry_run else f"{are} taken"
+        say(f"{counted(len(found.failed), 'run')} that failed there {taken}, too; the next `run` repeats {them}.")
     for name in found.grids:
         say(f"Grid {name}: cells merged.")
     for name in found.others:

@@ -102,7 +102,7 @@ def test_export_and_import_of_one_bundle_say_what_failed_and_count_in_english(be
     code, text = bench("import {tmp}/a.zip --results-dir {b} --dry-run")
     assert code == 0 and "1 run that failed there would be taken, too; the next `run` repeats it." in text
     code, text = bench("import {tmp}/a.zip --results-dir {b}")
-    assert code == 0 and "1 run that failed there taken, too; the next `run` repeats it." in text
+    assert code == 0 and "1 run that failed there is taken, too; the next `run` repeats it." in text
     code, text = bench("import {tmp}/a.zip --results-dir {b}")
     assert code == 0 and "0 runs taken, 1 was here already and stays" in text and "failed" not in text
 
