@@ -1,20 +1,24 @@
 """The board of a pool: which results of which grids lie in it, of whom, when, by which code, and which were trained again.
 
-A pool is a folder of results directories, one for each bundle. A grid that several of them hold gets a table of all together.
+A pool is a folder of results directories, one for each bundle. A grid that several of them hold gets a table of all together,
+without the runs of which they hold different results: nobody can say which of these is right, and no name of a directory does.
 """
 
 import html
+import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
-from bench.experiments.importing import merge_results
+from bench.experiments.importing import label_of, merge_results
 from bench.files import write_file
 from bench.results import authors, verified
+from bench.results.equality import differences
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
@@ -24,14 +28,21 @@ from reports.tables.names import Names
 
 PAGE = "board.md"  # in the folder of a pool
 TOGETHER = "reports"  # likewise, the tables of grids that several directories hold
+_ENDED = ("done", "diverged")  # status of runs with a result
 _FORMATS = ("md", "tex", "csv")  # of reports; a page, which is large, is written again where there is one
 _HEADER = ("method", "results of", "runs", "who", "when", "code", "verified")
 _HEAD = """\
 # Board
 
-All results of this folder, by grid. `make board` writes this page. A run is verified if somebody has trained it again, or its
-first rounds, and found equal numbers, bit for bit, or accuracies within a tolerance on another kind of processor.
+All results of this folder, by grid. `make board` writes this page. The last column counts the runs that somebody has trained
+again, to the end or for their first rounds, by what came out: "equal" is bit for bit, "within tolerance" is of accuracies on
+another kind of processor.
 """
+_NOTHING_VERIFIED = "Nobody has verified a run of this folder yet.\n"
+_CONTRADICTIONS = """The directories contradict each other. Tables of all together are without what follows:
+"""
+_SHOWN = {verified.DIFFERS: "DIFFERS"}
+_NOTE = "Runs of which the directories of this pool hold different results are left out; the board names them."
 
 
 class _Line(NamedTuple):
@@ -39,18 +50,18 @@ class _Line(NamedTuple):
 
     method: str
     directory: str
-    runs: int
+    runs: str
     who: str
     when: str
     code: str
     verified: str
 
 
-def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], list[str]]:
+def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], dict[str, list[str]]]:
     """Writes the tables of all grids of a pool, pages that are there, and the board; what still follows from its inputs stays.
 
     Returns:
-        The files, and a sentence for each thing in which directories contradict each other.
+        The files, and for each grid a sentence for each thing in which directories contradict each other.
 
     Raises:
         StoreError, ValueError, OSError: as `reports.api.GridReport.write`.
@@ -61,34 +72,28 @@ def rebuild(stores: Sequence[Store], folder: Path) -> tuple[list[Path], list[str
             has_page = (store.folder / "reports" / f"{name}.html").exists()
             formats = (*_FORMATS, *["html"] * has_page)
             paths += api.GridReport(store, *name.split("@", 1)).write(formats=formats).values()
-    sentences: list[str] = []
+    wrong, runs = _of_runs(stores)
     if several := _held_by_several(stores):
-        with tempfile.TemporaryDirectory(prefix="skewbench-pool-") as pool:
-            together = Store(pool)
-            for store in stores:
-                found = merge_results(store, together)
-                of = f"in {store.folder.name} and in a directory before it"
-                sentences += [f"Run {run} has other numbers {of} ({what})." for run, what in found.disagreeing.items()]
-                sentences += [f"Grid {name} has other settings {of}; its cells are left out." for name in found.others]
-                sentences += [f"{cell} has other settings {of}; the first is shown." for cell in found.replaced]
-            (folder / TOGETHER).mkdir(exist_ok=True)
-            for name in several:
-                paths += (
-                    api.GridReport(together, *name.split("@", 1)).write(formats=_FORMATS, to=folder / TOGETHER).values()
-                )
+        (folder / TOGETHER).mkdir(exist_ok=True)
+        paths += _write_together(stores, several, folder / TOGETHER, runs, wrong)
     page = folder / PAGE
-    write_file(page, render(stores, verified.read(folder / verified.FILE)))
-    return [*paths, page], sentences
+    write_file(page, render(stores, verified.read(folder / verified.FILE), wrong))
+    return [*paths, page], wrong
 
 
-def render(stores: Sequence[Store], verdicts: Mapping[str, Mapping[str, Any]]) -> str:
+def render(
+    stores: Sequence[Store],
+    verdicts: Mapping[str, Mapping[str, Any]],
+    wrong: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> str:
     """The page of a pool, as Markdown; reads nothing but records.
 
     Args:
         verdicts: of `bench.results.verified.read`.
+        wrong: grid -> sentences, of `rebuild`.
     """
     several = _held_by_several(stores)
-    confirmed = {store.folder: verified.confirmed(store, verdicts) for store in stores}
+    current = {store.folder: verified.current(store, verdicts) for store in stores}
     lines: dict[str, list[_Line]] = {}
     links: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
@@ -100,14 +105,91 @@ def render(stores: Sequence[Store], verdicts: Mapping[str, Mapping[str, Any]]) -
                 continue
             titles.setdefault(name, grid["title"])
             links.setdefault(name, []).append(_link(store.folder.name, f"{store.folder.name}/reports/{name}.md"))
-            lines.setdefault(name, []).extend(_lines(store, grid, named, confirmed[store.folder]))
-    parts = [_HEAD]
+            lines.setdefault(name, []).extend(_lines(store, grid, named, current[store.folder]))
+    parts = [_HEAD, *[_NOTHING_VERIFIED] * (not any(current.values()))]
     for name in sorted(lines):
-        own = [*links[name], *([_link("all together", f"{TOGETHER}/{name}.md")] if name in several else [])]
+        together = name in several and not _of_grids(stores, name)
+        own = [*links[name], *[_link("all together", f"{TOGETHER}/{name}.md")] * together]
         parts.append(f"## {_plain(name)}\n\n{_plain(titles[name])}. Tables: {', '.join(own)}.\n")
         body = [[_plain(str(value)) for value in line] for line in lines[name]]
         parts.append(tabulate(body, _HEADER, tablefmt="pipe", stralign="left", disable_numparse=True) + "\n")
+        if sentences := wrong.get(name):
+            parts += [_CONTRADICTIONS, "\n".join(f"- {_plain(sentence)}" for sentence in sentences) + "\n"]
     return "\n".join(parts)
+
+
+def _of_runs(stores: Sequence[Store]) -> tuple[dict[str, list[str]], set[str]]:
+    """Grid -> a sentence for each run of it that has ended with other numbers in another directory; ids of all these runs."""
+    held: dict[str, list[tuple[Store, RunRecord]]] = {}
+    for store in stores:
+        for run, record in store.records().items():
+            if record["status"] in _ENDED:
+                held.setdefault(run, []).append((store, record))
+    differing: dict[str, list[str]] = {}
+    for run, ((first, record), *others) in held.items():
+        for other, its in others:
+            if what := differences((other.rows(run), its), (first.rows(run), record)):
+                by = [one.get("processor") or one.get("device") or "an unknown processor" for one in (its, record)]
+                on = f"; on {by[0]} and on {by[1]}" * (by[0] != by[1])
+                where = f"in {other.folder.name} than in {first.folder.name}"
+                differing.setdefault(run, []).append(f"has other numbers {where} ({what}{on}).")
+    sentences: dict[str, dict[str, None]] = {}
+    for store in stores if differing else ():
+        for name in store.grids():
+            if grid := store.grid(name):
+                for cell in grid["cells"]:
+                    for how in differing.get(cell["run"] or "", ()):
+                        sentence = f"{label_of(grid, cell)}, seed {cell['seed']} (run {cell['run']}) {how}"
+                        sentences.setdefault(name, {})[sentence] = None
+    return {name: [*found] for name, found in sentences.items()}, {*differing}
+
+
+def _of_grids(stores: Sequence[Store], name: str) -> str:
+    """A sentence where two directories hold different grids of one name, "" else."""
+    first, *others = [(store.folder.name, grid) for store in stores if (grid := store.grid(name))]
+    differing = [folder for folder, grid in others if grid["digest"] != first[1]["digest"]]
+    if not differing:
+        return ""
+    return f"It has other settings or axes in {' and in '.join(differing)} than in {first[0]}: nothing of it is put together."
+
+
+def _write_together(
+    stores: Sequence[Store], names: Iterable[str], folder: Path, runs: Collection[str], wrong: dict[str, list[str]]
+) -> list[Path]:
+    """Writes the tables of grids that several directories hold, without what these contradict each other in, and adds
+    sentences about that to those of the grids; returns the files.
+
+    Args:
+        runs: ids of runs that have ended with different numbers.
+    """
+    paths: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="skewbench-pool-") as pool:
+        together = Store(pool)
+        replaced = sorted({cell for store in stores for cell in merge_results(store, together).replaced})
+        for name in names:
+            if sentence := _of_grids(stores, name):
+                wrong.setdefault(name, []).append(sentence)
+                for ending in (*(f".{format}" for format in _FORMATS), "-standings.csv"):
+                    (folder / f"{name}{ending}").unlink(missing_ok=True)
+                continue
+            cells = [cell.removeprefix(f"{name}: ") for cell in replaced if cell.startswith(f"{name}: ")]
+            if cells:
+                more = [f"{cell} has other settings in one directory than in another." for cell in cells]
+                wrong.setdefault(name, []).extend(more)
+            if name in wrong:
+                _leave_out(together, name, runs, cells)
+            paths += api.GridReport(together, *name.split("@", 1)).write(formats=_FORMATS, to=folder).values()
+    return paths
+
+
+def _leave_out(together: Store, name: str, runs: Collection[str], cells: Collection[str]) -> None:
+    """Removes runs from a grid of all together, and those of table cells, which are as `label_of` has them."""
+    if grid := together.grid(name):
+        for cell in grid["cells"]:
+            if cell["run"] and (cell["run"] in runs or label_of(grid, cell) in cells):
+                shutil.rmtree(together.run_folder(cell["run"]), ignore_errors=True)
+        notes = [*grid["report"].get("notes", []), _NOTE]
+        together.write_grid(name, {**grid, "report": {**grid["report"], "notes": notes}})
 
 
 def _held_by_several(stores: Iterable[Store]) -> list[str]:
@@ -116,37 +198,43 @@ def _held_by_several(stores: Iterable[Store]) -> list[str]:
 
 
 def _lines(
-    store: Store, grid: StoredGrid, named: authors.Authors, confirmed: Mapping[str, Mapping[str, Any]]
+    store: Store, grid: StoredGrid, named: authors.Authors, current: Mapping[str, Mapping[str, Any]]
 ) -> list[_Line]:
     """A line for each method of a grid that has runs, in the order of its cells."""
     records, names = store.records_of(grid), Names.of_grid(grid)
     runs: dict[str, dict[str, RunRecord]] = {}
     for cell in current_cells(grid, records):
         record = records.get(cell["run"] or "")
-        if record and record["status"] in ("done", "diverged"):
+        if record and record["status"] in (*_ENDED, "failed"):
             runs.setdefault(_method(cell, names), {})[record["id"]] = record
     found = []
     for method, own in runs.items():
+        ended = [run for run, record in own.items() if record["status"] in _ENDED]
+        failed = f", {len(own) - len(ended)} failed" * (len(ended) < len(own))
         who = dict.fromkeys(named.of(run) or "not said" for run in own)
         ends = [record.get("finished") or record.get("started") for record in own.values()]
         days = sorted(str(end)[:10] for end in ends if end)
         commits = dict.fromkeys(_short(record.get("commit")) for record in own.values())
-        again = [confirmed[run] for run in own if run in confirmed]
-        results = Counter(str(one["result"]) for one in again)
-        by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)
-        said = [f"{count} {result}" for result, count in sorted(results.items())]
         found.append(
             _Line(
                 method,
                 store.folder.name,
-                len(own),
+                f"{len(ended)}{failed}",
                 ", ".join(who),
                 " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
                 ", ".join([*commits][:3]) + (f" and {len(commits) - 3} more" if len(commits) > 3 else ""),
-                f"{', '.join(said)} ({'; '.join(by)})" if again else "no",
+                _verified([current[run] for run in ended if run in current], len(ended)),
             )
         )
     return found
+
+
+def _verified(again: Sequence[Mapping[str, Any]], runs: int) -> str:
+    """What came out for the runs of a line that were trained again: "1 of 4 equal, 1 DIFFERS (Ann, 2026-11-26)"."""
+    counts = Counter(str(one["result"]) for one in again)
+    said = [f"{counts[result]} {_SHOWN.get(result, result)}" for result in verified.RESULTS if counts[result]]
+    by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)
+    return f"{', '.join(said).replace(' ', f' of {runs} ', 1)} ({'; '.join(by)})" if again else "no"
 
 
 def _method(cell: StoredCell, names: Names) -> str:

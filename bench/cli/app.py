@@ -13,6 +13,7 @@ from bench.cli import options as given
 from bench.cli.check import check
 from bench.cli.console import (
     console,
+    counted,
     edited_files,
     explained,
     meant_grids,
@@ -415,8 +416,8 @@ def describe(
             own, drawn = len(tuning.studies[0]), tuning.samples or 0
             count = len(tuning.studies)
             say(
-                f"Per cell {count} {'study' if count == 1 else 'studies'} x ({drawn} configuration{'s' * (drawn > 1)} with one "
-                f"seed + {own} seed{'s' * (own > 1)} of the choice) = {count * (drawn + own)} runs."
+                f"Per cell {counted(count, 'study', 'studies')} x ({counted(drawn, 'configuration')} with one seed + "
+                f"{counted(own, 'seed')} of the choice) = {count * (drawn + own)} runs."
             )
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):

@@ -61,6 +61,11 @@ def warn(line: str) -> None:
     errors.print(line, markup=False)
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """How many there are of something: "1 run", "2 runs"; what does not end in s in the plural has a form of its own."""
+    return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
 def use_plugins(named: Sequence[Path]) -> None:
     """Uses the folders of labs that the command line names, and says of all that are used what they hold.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, meant_grids, name_damaged, no_results, say, warn
+from bench.cli.console import counted, explained, meant_grids, name_damaged, no_results, say, warn
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
@@ -64,8 +64,10 @@ def export(
         else:
             _write_events(tensorboard, expanded, records, store)
         if len(ids) > len(records):
-            why = "have not ended, or are damaged," if store.damaged else "have not ended"
-            warn(f"{len(ids) - len(records)} runs {why} and are not in it.")
+            left = len(ids) - len(records)
+            has, is_ = ("has", "is") if left == 1 else ("have", "are")
+            why = f"{has} not ended, or {is_} damaged," if store.damaged else f"{has} not ended"
+            warn(f"{counted(left, 'run')} {why} and {is_} not in it.")
 
 
 def import_(
@@ -73,7 +75,9 @@ def import_(
     dry_run: given.DryRunOption = False,
     results_dir: given.ResultsOption = RESULTS,
 ) -> None:
-    """Take finished runs and grids from another results directory; what is finished here stays as it is.
+    """Take runs that have ended, and grids, from another results directory; what is finished here stays as it is.
+
+    A run that failed there is taken if nothing of it is here, and the next `run` repeats it.
 
     Exit status 1 if runs that both directories hold differ in their numbers, or cells in their settings.
     """
@@ -88,10 +92,16 @@ def import_(
             name_damaged(there, looked=True)
         name_damaged(here, looked=True)
     verb = "would be taken" if dry_run else "taken"
+    here_already = "was here already and stays" if len(found.both) == 1 else "were here already and stay"
+    left_out = "has not finished there and is" if len(found.unfinished) == 1 else "have not finished there and are"
     say(
-        f"{len(found.taken)} runs {verb}, {len(found.both)} were here already and stay, {len(found.unfinished)} have not "
-        "finished there and are left out."
+        f"{counted(len(found.taken), 'run')} {verb}, {len(found.both):,} {here_already}, {len(found.unfinished):,} {left_out} "
+        "left out."
     )
+    if found.failed:
+        are, them = ("is", "it") if len(found.failed) == 1 else ("are", "them")
+        taken = verb if dry_run else f"{are} taken"
+        say(f"{counted(len(found.failed), 'run')} that failed there {taken}, too; the next `run` repeats {them}.")
     for name in found.grids:
         say(f"Grid {name}: cells merged.")
     for name in found.others:
@@ -165,7 +175,8 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
         raise ValueError(no_results(store, *given.stored_name(grid, budget)))
     make_folder(path.parent)
     runs = bundling.write(store, labels, path, author)
-    warn(f"Saved: {path} ({runs} runs of {len(labels)} grids, {path.stat().st_size / 1e6:.1f} MB)")
+    size = f"{path.stat().st_size / 1e6:.1f} MB"
+    warn(f"Saved: {path} ({counted(runs, 'run')} of {counted(len(labels), 'grid')}, {size})")
 
 
 def _write_table(path: Path, label: str, store) -> None:
@@ -183,7 +194,7 @@ def _write_table(path: Path, label: str, store) -> None:
         sys.stdout.write(to_csv(table))
         return
     rounds.write(table, path)
-    warn(f"Saved: {path} ({len(table)} rounds of {table['run'].nunique()} runs)")
+    warn(f"Saved: {path} ({counted(len(table), 'round')} of {counted(table['run'].nunique(), 'run')})")
 
 
 def _write_events(folder: Path, expanded: StoredGrid, records: Mapping[str, RunRecord], store: "Store") -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.console import explained, name_damaged, warn
+from bench.cli.console import counted, explained, name_damaged, warn
 
 
 def reproduction(
@@ -56,6 +56,8 @@ def board(
     """Write the tables of all results directories in a folder, and one page that says who trained what, and what is verified.
 
     The page is FOLDER/board.md. Grids that several directories hold get tables of all together, in FOLDER/reports.
+
+    Exit status 1 if directories contradict each other: the page says in what, and tables of all together leave it out.
     """
     with explained():
         from reports import board as pool
@@ -67,7 +69,10 @@ def board(
         for store in stores:
             store.check_exists()
             name_damaged(store)
-        paths, sentences = pool.rebuild(stores, folder)
-    for sentence in sentences:
-        warn(sentence)
-    warn(f"Saved: {paths[-1]}, and {len(paths) - 1} reports")
+        paths, wrong = pool.rebuild(stores, folder)
+    for name, sentences in wrong.items():
+        for sentence in sentences:
+            warn(f"{name}: {sentence}")
+    warn(f"Saved: {paths[-1]}, and {counted(len(paths) - 1, 'report')}")
+    if wrong:
+        raise typer.Exit(1)

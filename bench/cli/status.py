@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bench.cli import options as given
-from bench.cli.console import console, explained, name_damaged, no_results, say, say_json
+from bench.cli.console import console, counted, explained, name_damaged, no_results, say, say_json
 from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
@@ -296,6 +296,9 @@ def _say_searches(searches: Mapping[str, StoredSearch]) -> None:
     """A line per search; what its configurations have reached is in the files that it leaves in `reports`."""
     for name, found in searches.items():
         samples = found.get("samples")
-        count = len(found["proposed"]) if samples is None else f"{len(found['proposed'])} of {samples}"
-        runs = "1 run" if len(found["configs"]) == 1 else f"{len(found['configs'])} runs"
-        say(f"Search {name}: {count} configurations begun, {runs} each.")
+        begun = len(found["proposed"])
+        count = (
+            counted(begun, "configuration") if samples is None else f"{begun} of {counted(samples, 'configuration')}"
+        )
+        runs = counted(len(found["configs"]), "run")
+        say(f"Search {name}: {count} begun, {runs} each.")

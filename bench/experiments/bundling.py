@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,14 +19,14 @@ from bench.references import read as read_reference
 from bench.results import authors, bundles
 from bench.results.authors import Authors
 from bench.results.ids import is_name
-from bench.results.json_files import read_bytes
+from bench.results.json_files import read_bytes, seal, unseal
 from bench.results.records import methods_in
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 from datasets.partition_files import FOLDER as PARTITIONS
 
+_OF_THIS_MACHINE = ("host", "traceback")  # of a record: its name, and the paths of its files
 TITLE = "skewbench: a benchmark harness for federated learning under label skew"
-_ENDED = ("done", "diverged", "stopped")
 
 
 def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
@@ -40,7 +41,7 @@ def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
         labels = list(labels)
         searches = _searches_of(store, labels)
         records = {run: store.record(run) for run in _runs_of(store, labels, searches)}
-        ended = {run: record for run, record in records.items() if record and record["status"] in _ENDED}
+        ended = {run: record for run, record in records.items() if record}
         if not ended:
             raise StoreError(f"No run of {', '.join(labels) or 'a grid'} has ended in {store.folder}.")
         configs = {run: config for run in ended if (config := store.config(run))}
@@ -55,12 +56,28 @@ def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
         }
         names += [f"code/{digest}.json" for digest in sorted(hashes) if store.code(digest)]
         names += _partitions(store, configs.values())
-        files = {name: content for name in names if (content := read_bytes(store.folder / name)) is not None}
+        files = {name: content for name in names if (content := _read(store, name)) is not None}
         files[authors.FILE] = authors.text(named).encode()
         used = sorted({name for config in configs.values() for name in methods_in(config["algorithm"])})
         manifest = _manifest(store, labels, ended, configs, used, author)
     bundles.write(path, files, manifest, citation(used))
     return len(ended)
+
+
+def _read(store: Store, name: str) -> bytes | None:
+    """A file of a results directory without what others need not know of this machine; None if there is none."""
+    content, path = read_bytes(store.folder / name), store.folder / name
+    if content is None or not re.fullmatch(r"grids/[^/]+|runs/[^/]+/record\.json", name):
+        return content
+    rounds = {"rounds.jsonl": read_bytes(path.parent / "rounds.jsonl") or b""} if path.name == "record.json" else {}
+    kept, was_sealed = unseal(path, content, rounds)
+    public = {key: value for key, value in kept.items() if key not in _OF_THIS_MACHINE}
+    if source := public.get("source"):
+        public["source"] = Path(source).name
+    if public == kept:
+        return content
+    text = json.dumps(public, indent=1) + "\n"
+    return (seal(text, *rounds.values()) if was_sealed else text).encode()
 
 
 def citation(names: Iterable[str]) -> str:

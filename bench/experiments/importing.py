@@ -1,7 +1,8 @@
 """Results of another directory, from another machine or another day, become part of this one.
 
 A run is known by its id, the hash of its config: what is finished there and not here is copied, what is finished on both sides
-stays as it is here. Nothing here is overwritten, and a second time nothing is left to do.
+stays as it is here. A run that failed there is copied where nothing of it is here, so that tables say that it failed, and `run`
+repeats it. Nothing here is overwritten, and a second time nothing is left to do.
 """
 
 import contextlib
@@ -34,15 +35,17 @@ class Merged:
 
     Attributes:
         taken: runs finished there only.
+        failed: runs that failed there, and of which nothing is here.
         both: runs finished on both sides, which stay as they are here.
         disagreeing: those of `both` with other numbers there -> in what they differ.
-        unfinished: runs there that failed or have not ended.
+        unfinished: runs there that have not ended, or that a search stopped.
         grids: stored grids that are here now and were not before, or have more cells.
         others: grids of the same name there that are not the grid that is stored here.
         replaced: cells of grids there that have other settings here: another substitute, or other chosen hyper-parameters.
     """
 
     taken: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
     both: list[str] = field(default_factory=list)
     disagreeing: dict[str, str] = field(default_factory=dict)
     unfinished: list[str] = field(default_factory=list)
@@ -54,7 +57,7 @@ class Merged:
 def merge_results(
     there: Store, here: Store, dry_run: bool = False, on_message: Callable[[str], None] = lambda line: None
 ) -> Merged:
-    """Takes what is finished there, while no driver is at work on either side.
+    """Takes what has ended there, while no driver is at work on either side.
 
     Each run is copied completely or not at all; after an interruption the next call copies the others. Runs are copied in
     batches, and those of a batch become runs together.
@@ -83,7 +86,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
     if not dry_run:
         _take_partitions(there, here)
-        authors.add(here, {run: name for run in merged.taken if (name := named.of(run))})
+        authors.add(here, {run: name for run in (*merged.taken, *merged.failed) if (name := named.of(run))})
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:
@@ -101,9 +104,13 @@ def _take_partitions(there: Store, here: Store) -> None:
 
 
 def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged, dry_run: bool) -> None:
-    """Takes the runs that are finished there only, and compares those that are finished on both sides (own: here)."""
+    """Takes the runs that are finished there only, or failed there, and compares those that are finished on both sides (own:
+    here)."""
     for run_id, record in there.records().items():
-        if record["status"] not in _FINISHED:
+        if record["status"] == "failed":
+            if not here.run_folder(run_id).exists() and _can_be_copied(there, run_id):
+                merged.failed.append(run_id)
+        elif record["status"] not in _FINISHED:
             merged.unfinished.append(run_id)
         elif run_id in own:
             merged.both.append(run_id)
@@ -113,13 +120,14 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
             merged.taken.append(run_id)
     if dry_run:
         return
-    copied = filter(None, [there.record(run_id) for run_id in merged.taken])
+    taken = [*merged.taken, *merged.failed]
+    copied = filter(None, map(there.record, taken))
     parts = [found for of_run in copied for found in (of_run.get("code", {}), of_run.get("base_code", {}))]
     for digest in sorted({digest for found in parts for digest in found.values()}):  # before the runs, copied only once
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
-    for first in range(0, len(merged.taken), _BATCH):
-        here.import_run({run_id: there.run_folder(run_id) for run_id in merged.taken[first : first + _BATCH]})
+    for first in range(0, len(taken), _BATCH):
+        here.import_run({run_id: there.run_folder(run_id) for run_id in taken[first : first + _BATCH]})
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:
@@ -143,13 +151,16 @@ def _merge_grid(
     grid = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
     kept = {cell["run"] for cell in grid["cells"]}
     lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
-    keys = [*theirs["report"]["rows"], theirs["report"]["columns"]]
-    labels = (", ".join(str(value_of(cell, key)) for key in keys) for cell in lost)
-    merged.replaced += dict.fromkeys(f"{name}: {label}" for label in labels)
+    merged.replaced += dict.fromkeys(f"{name}: {label_of(theirs, cell)}" for cell in lost)
     if grid != ours:
         merged.grids.append(name)
         if not dry_run:
             here.write_grid(name, grid)
+
+
+def label_of(grid: StoredGrid, cell: StoredCell) -> str:
+    """What a grid calls the table cell of one of its runs: "mnist, label-2, fedavg"."""
+    return ", ".join(str(value_of(cell, key)) for key in (*grid["report"]["rows"], grid["report"]["columns"]))
 
 
 def _order(ours: StoredGrid, theirs: StoredGrid) -> Sequence[StoredCell]:

@@ -7,18 +7,21 @@ event files, and beside it
     CITATION         what to cite
 
 Equal results give equal bytes. It may come from anybody: what is unpacked has only names that a results directory has, is no
-link, has the digest that the manifest says, and is then checked like any other results directory.
+link, has the digest that the manifest says, and is then checked like any other results directory. It is unpacked piece by
+piece, and not at all if it holds more than a bundle of its size can.
 """
 
 import hashlib
-import io
 import json
+import mmap
 import re
 import stat
+import struct
 import tempfile
+import unicodedata
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,19 +30,24 @@ from bench.errors import StoreError
 from bench.files import MIB, UnusableFile, open_foreign, replacing
 from bench.results.authors import FILE as AUTHORS
 from bench.results.ids import is_name
-from bench.results.json_schema import mismatch
+from bench.results.json_files import Damaged, parse
+from bench.results.json_schema import is_integer, mismatch
 from bench.results.store import Store
 
 MANIFEST, CITATION = "manifest.json", "CITATION"
 FORMAT = 1
 _LARGEST = 256 * MIB  # of the zip file, and of one file in it
 _LARGEST_TOGETHER = 2048 * MIB
-_MOST = 400_000  # files; a run has three
+_LARGEST_RATIO = 100  # of what a bundle holds to its size; 3 in those of this repository, 31 for a single grid
+_MOST = 100_000  # files; a run has three
+_MANIFEST_OF_A_FILE = 256  # bytes that the manifest may have for each file, beside the first MiB
+_PIECE = MIB  # bytes that are unpacked at once
 _RUN_FILE = r"runs/[0-9a-f]{16}/(config\.json|record\.json|rounds\.jsonl|probe-[^/]+\.json)"
 _NAMES = re.compile(
     rf"{_RUN_FILE}|(grids|searches)/[^/]+\.json|code/[0-9a-f]{{16}}\.json|partitions/[^/]+\.npz|{AUTHORS}"
 )
-_MANIFEST = {"format": int, "files": {str: str}}
+_MANIFEST = {"format": is_integer, "files": dict}
+_ENTRY = re.compile(rb"PK\x01\x02")  # begins what the end of a zip file says of one file in it
 
 
 def write(path: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], citation: str) -> None:
@@ -50,8 +58,13 @@ def write(path: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], c
         manifest: what it says beside the digests of the files.
 
     Raises:
+        StoreError: if two names differ in capitals only.
         OSError: if the file cannot be written.
     """
+    if alike := _alike(files):
+        raise StoreError(
+            f"A bundle cannot hold both {' and '.join(alike)}: on some disks they are one file. Choose one by --grid."
+        )
     content = {**files, CITATION: citation.encode()}
     digests = {name: hashlib.sha256(content[name]).hexdigest() for name in sorted(content)}
     head = json.dumps({"format": FORMAT, **manifest, "files": digests}, indent=1, ensure_ascii=False) + "\n"
@@ -81,65 +94,109 @@ def unpack(path: Path, folder: Path) -> dict[str, Any]:
     """Unpacks a bundle into an empty folder, and returns its manifest.
 
     Raises:
-        StoreError: if it is none, holds what no bundle does, or a file in it does not fit its digest; nothing is written then.
+        StoreError: if it is none, holds what no bundle does, or a file in it does not fit its digest. What was unpacked until
+            then stays in the folder, and is nothing to read.
     """
     try:
         with open_foreign(path, _LARGEST, within=Path("/")) as file:
-            found = _read(file)
-        manifest = json.loads(found.pop(MANIFEST, b"null"))
-        if what := mismatch(manifest, _MANIFEST):
-            raise _NoBundle(f"has no manifest: {what}")
+            return _unpack(file, folder)
     except UnusableFile as error:
         raise StoreError(f"{path} {error.what}.") from error
-    except (_NoBundle, ValueError, RecursionError) as error:
-        raise StoreError(f"{path} {error}; `python -m bench export --bundle FILE.zip` writes a bundle.") from error
+    except _NoBundle as error:
+        raise StoreError(f"{path} {error}; ask its author for another one.") from error
     except OSError as error:
-        raise StoreError(f"{path} cannot be read: {error.strerror}.") from error
-    if manifest["format"] != FORMAT:
-        raise StoreError(
-            f"{path} is of the format {manifest['format']}, but this version of the program knows {FORMAT}."
-        )
-    listed = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
-    if wrong := sorted(
-        name for name in {*listed, *manifest["files"]} if listed.get(name) != manifest["files"].get(name)
-    ):
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise StoreError(
-            f"{path} was changed: {wrong[0]}{more} is not what its manifest says. Ask its author for it again."
-        )
-    for part in ("grids", "runs"):
-        (folder / part).mkdir()
-    for name, content in found.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return dict(manifest)
+        raise StoreError(f"{path} cannot be unpacked: {error.strerror or error}.") from error
+    except _OF_A_DAMAGED_ZIP as error:
+        raise StoreError(f"{path} is no bundle, or a damaged one; ask its author for another one.") from error
 
 
-class _NoBundle(ValueError):
+class _NoBundle(Exception):
     """What is wrong with a zip file; continues a sentence that begins with its path."""
 
 
-def _read(file: BinaryIO) -> dict[str, bytes]:
-    """Name -> content of the files in a bundle, once all of them have been found to be harmless."""
+# What the module zipfile raises; all after the first three for numbers in a file that cannot be.
+_OF_A_DAMAGED_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, EOFError),
+    *(ValueError, RuntimeError, LookupError, OverflowError, struct.error),
+)
+
+
+def _unpack(file: BinaryIO, folder: Path) -> dict[str, Any]:
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        size = len(content)
+        if sum(1 for _ in _ENTRY.finditer(content)) > _MOST:  # before zipfile makes an object of each
+            raise _NoBundle(f"holds more than {_MOST:,} files")
+    with zipfile.ZipFile(file) as packed:
+        parts = {part.filename: part for part in packed.infolist()}
+        _check(packed.infolist(), size)
+        manifest = _manifest_of(packed, parts.pop(MANIFEST, None), len(parts))
+        digests = manifest["files"]
+        _report_changed(parts.keys() ^ digests.keys())
+        (folder / "grids").mkdir()
+        (folder / "runs").mkdir()
+        changed = []
+        for name, part in parts.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            found = hashlib.sha256()
+            with packed.open(part) as source, open(folder / name, "xb") as target:
+                while piece := source.read(_PIECE):
+                    found.update(piece)
+                    target.write(piece)
+            if found.hexdigest() != digests[name]:
+                changed.append(name)
+    _report_changed(changed)
+    return manifest
+
+
+def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo | None, count: int) -> dict[str, Any]:
+    """The manifest of a bundle of so many other files."""
+    if part is None:
+        raise _NoBundle("has no manifest")
+    if part.file_size > (most := MIB + count * _MANIFEST_OF_A_FILE):
+        raise _NoBundle(
+            f"has a manifest of {part.file_size:,} bytes, but for {count:,} files at most {most:,} are allowed"
+        )
     try:
-        with zipfile.ZipFile(io.BytesIO(file.read())) as packed:
-            parts = packed.infolist()
-            for part in parts:
-                _check(part)
-            if len({part.filename for part in parts}) < len(parts) or len(parts) > _MOST:
-                raise _NoBundle("has two files of one name, or too many")
-            if sum(part.file_size for part in parts) > _LARGEST_TOGETHER:
-                raise _NoBundle(f"unpacks to more than {_LARGEST_TOGETHER:,} bytes")
-            found = {}
-            for part in parts:
-                with packed.open(part) as content:
-                    found[part.filename] = content.read(part.file_size)
-            return found
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise _NoBundle(f"is no bundle, or a damaged one ({error})") from error
+        manifest = parse(Path(MANIFEST), packed.read(part))
+    except Damaged as error:
+        raise _NoBundle(f"has a manifest that {error.what}") from error
+    if what := mismatch(manifest, _MANIFEST):
+        raise _NoBundle(f"has a manifest that is none: {what}")
+    if manifest["format"] != FORMAT:
+        raise _NoBundle(f"is of the format {manifest['format']}, but this version of the program knows {FORMAT}")
+    return dict(manifest)
 
 
-def _check(part: zipfile.ZipInfo) -> None:
+def _report_changed(names: Iterable[str]) -> None:
+    if wrong := sorted(names):
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise _NoBundle(f"was changed: {wrong[0][:100]!r}{more} is not what its manifest says")
+
+
+def _check(parts: list[zipfile.ZipInfo], size: int) -> None:
+    """Raises _NoBundle unless a zip file of that many bytes holds only what a bundle may."""
+    for part in parts:
+        _check_part(part)
+    names = [part.filename for part in parts]
+    if len({*names}) < len(names):
+        raise _NoBundle("has two files of one name")
+    if alike := _alike(names):
+        raise _NoBundle(f"holds both {' and '.join(alike)}, which are one file on some disks")
+    together, most = sum(part.file_size for part in parts), min(_LARGEST_TOGETHER, MIB + size * _LARGEST_RATIO)
+    if together > most:
+        raise _NoBundle(f"unpacks to {together:,} bytes, but from {size:,} at most {most:,} are allowed")
+
+
+def _alike(names: Iterable[str]) -> list[str]:
+    """Two names that are one on disks that do not tell capitals from small letters; [] if there are none."""
+    found: dict[str, str] = {}
+    for name in names:
+        if (other := found.setdefault(unicodedata.normalize("NFC", name).casefold(), name)) != name:
+            return [other, name]
+    return []
+
+
+def _check_part(part: zipfile.ZipInfo) -> None:
     name, kind = part.filename, stat.S_IFMT(part.external_attr >> 16)
     is_known = name in (MANIFEST, CITATION) or _NAMES.fullmatch(name) and all(map(is_name, name.split("/")))
     if not is_known or part.orig_filename != name:

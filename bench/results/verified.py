@@ -64,6 +64,11 @@ def read(path: Path) -> dict[str, dict[str, Any]]:
     return dict(content)
 
 
+def current(store: Store, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Run id -> what came out, good or bad, of runs that are as they were when they were trained again."""
+    return {run: one for run, one in verdicts.items() if store.record(run) and one["files"] == digest_of(store, run)}
+
+
 def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
     """Adds runs to a file, in place of what it said of them."""
     content = {**read(path), **verdicts}

@@ -193,7 +193,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if len(comparison.differing) > _MOST_NAMED:
             yield f"and {len(comparison.differing) - _MOST_NAMED} more"
     else:
-        yield f"{comparison.shared} runs are in both, with identical numbers."
+        yield f"{'1 run is' if comparison.shared == 1 else f'{comparison.shared} runs are'} in both, with identical numbers."
     for where, (one, other) in comparison.choices.items():
         yield f"Searches have chosen otherwise for {where}: {one} in A, {other} in B."
     for key, sides in comparison.facts.items():

@@ -150,7 +150,7 @@ def _command(grid: StoredGrid, settings: list[dict[str, Any]], cells: list[Store
     """The command that plays cells of a grid which have these settings; for a key with several values, each of them."""
     only = dict.fromkeys(f"{key}={_text(value)}" for one in settings for key, value in one.items())
     seeds = sorted({cell["seed"] for cell in cells})
-    words = ["--grid", grid.get("source") or unversioned(grid["grid"]), "--only", ",".join(only)]
+    words = ["--grid", Path(grid.get("source") or unversioned(grid["grid"])).name, "--only", ",".join(only)]
     if seeds != plans.own_seeds(grid):
         words += ["--seeds", ",".join(map(str, seeds))]
     return f"python -m bench run {' '.join(words)} --data-dir data"

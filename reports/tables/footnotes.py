@@ -200,8 +200,8 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
     if studies := studies_of(grid):
         each = "; ".join(", ".join(map(str, study)) for study in studies)
-        over = f"{len(studies)} {'study' if len(studies) == 1 else 'studies'}"
-        spread = f"median [lowest, highest] over {over}, a study is the mean over its seeds ({each})"
+        counted = "1 study" if len(studies) == 1 else f"{len(studies)} studies"
+        spread = f"median [lowest, highest] over {counted}, a study is the mean over its seeds ({each})"
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
 

@@ -301,10 +301,11 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
     if cell.lacking and not cell.done:
         yield cell.lacking
     elif cell.studies and cell.done < cell.seeds:
+        studies = f"{cell.studies} {'study' if cell.studies == 1 else 'studies'}"
         if waiting := cell.seeds - cell.done - cell.diverged:
-            yield f"{waiting} of {cell.studies} studies to end"
+            yield f"{waiting} of {studies} to end"
         if cell.diverged:
-            yield f"{cell.diverged} of {cell.studies} studies missed"
+            yield f"{cell.diverged} of {studies} missed"
     elif cell.seeds in (cell.diverged, cell.failed):
         yield "diverged" if cell.diverged else "failed"
     elif cell.done < cell.seeds:

@@ -2,13 +2,15 @@
 
 import shutil
 
+import pytest
 from typer.testing import CliRunner
 
 from bench.cli.app import app
+from bench.config.schema import run_id
 from bench.results import authors, verified
 from bench.results.store import Store
 from reports import board
-from tests.support.stores import LABEL, cells, results
+from tests.support.stores import LABEL, cells, finish, results
 
 AVG, PROX = cells("label-2", "fedavg"), cells("label-2", "fedprox")
 
@@ -20,27 +22,41 @@ def pool(folder):
         folder / "theirs", (*AVG[:1], *PROX), {cell.id: 0.6 for cell in (*AVG[:1], *PROX)}, commit="b" * 40 + "-dirty"
     )
     (theirs.folder / authors.FILE).write_text(authors.text(authors.Authors({}, "Jane <b>|Doe")))
-    run = AVG[0].id
-    about = {"result": "equal", "rounds": 2, "of": 2, "by": "Ann", "when": "2026-11-26", "code": "c" * 40}
-    verified.write(folder / verified.FILE, {run: {**about, "files": verified.digest_of(Store(folder / "ours"), run)}})
+    verify(folder, "ours", **{AVG[0].id: "equal"})
     return folder
+
+
+def written(folder) -> tuple[int, str, str]:
+    """Exit code and output of the command, and the board without its padding."""
+    result = CliRunner().invoke(app, ["board", str(folder)], env={"COLUMNS": "300"})
+    return result.exit_code, result.output, " ".join((folder / "board.md").read_text().split())
+
+
+def verify(folder, directory: str, **results_: str) -> None:
+    """Writes what came out for runs of a directory."""
+    store = Store(folder / directory)
+    about = {"rounds": 2, "of": 2, "by": "Ann", "when": "2026-11-26", "code": "c" * 40}
+    said = {
+        run: {**about, "result": result, "files": verified.digest_of(store, run)} for run, result in results_.items()
+    }
+    verified.write(folder / verified.FILE, said)
 
 
 def test_a_stranger_s_results_stand_beside_ours_with_who_when_code_and_what_is_verified(tmp_path):
     page = pool(tmp_path) / "theirs" / "reports" / f"{LABEL}.html"
     page.parent.mkdir(exist_ok=True)
     page.write_text("of before")
-    code = CliRunner().invoke(app, ["board", str(tmp_path)], env={"COLUMNS": "300"})
-    assert code.exit_code == 0, code.output
-    assert (
-        f"Run {AVG[0].id} has other numbers in theirs and in a directory before it (accuracy of round 1" in code.output
-    )
-    page = " ".join((tmp_path / "board.md").read_text().split())
-    assert "| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | 1 equal (Ann, 2026-11-26) |" in page
+    code, output, page = written(tmp_path)
+    said = f"(run {AVG[0].id}) has other numbers in theirs than in ours (accuracy of round 1: 0.5 and 0.4)."
+    assert code == 1 and f"{LABEL}: digits, label-2, fedavg, seed 0 {said}" in output and said in page
+    assert "| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | 1 of 3 equal (Ann, 2026-11-26) |" in page
     assert "| FedAvg | theirs | 1 | Jane &lt;b&gt;\\|Doe | 2026-01-01 | bbbbbbbbbb-dirty | no |" in page
     assert "| FedProx | theirs | 3 |" in page and f"[all together](<reports/{LABEL}.md>)" in page
     together = (tmp_path / "reports" / f"{LABEL}.md").read_text()
-    assert "FedAvg" in together and "FedProx" in together
+    assert "| 50.0±0.0, 2/3 seeds |" in " ".join(together.split()) and "60.0±0.0" in together, (
+        "seed 0 of FedAvg is left out"
+    )
+    assert "different results are left out" in together
     assert "FedProx" in (tmp_path / "theirs" / "reports" / f"{LABEL}.html").read_text()
     assert not [*tmp_path.glob("ours/reports/*.html"), *tmp_path.glob("reports/*.html")]
 
@@ -57,3 +73,51 @@ def test_one_results_directory_is_no_pool(tmp_path):
     results(tmp_path / "ours", AVG, {})
     code = CliRunner().invoke(app, ["board", str(tmp_path / "ours")], env={"COLUMNS": "300"})
     assert code.exit_code == 2 and "is one results directory; name the folder in which several lie." in code.output
+
+
+def test_a_run_that_came_out_different_is_as_visible_as_an_equal_one(tmp_path):
+    ours = results(tmp_path / "ours", AVG + PROX, {cell.id: 0.5 for cell in AVG + PROX[:1]})
+    with ours.locked():
+        finish(ours, PROX[1], 0.1, status="failed")
+    assert "Nobody has verified a run of this folder yet." in written(tmp_path)[2]
+    verify(tmp_path, "ours", **{AVG[0].id: "different", AVG[1].id: "equal", PROX[0].id: "different"})
+    code, _, page = written(tmp_path)
+    assert code == 0 and "1 of 3 equal, 1 DIFFERS (Ann, 2026-11-26) |" in page and "Nobody has" not in page
+    assert "| FedProx | ours | 1, 1 failed |" in page and "| 1 of 1 DIFFERS (Ann, 2026-11-26) |" in page
+
+
+@pytest.mark.parametrize("copy", ["aaa", "zzz"])
+def test_a_copy_with_better_numbers_does_not_lead_whatever_its_name(tmp_path, copy):
+    results(tmp_path / "ours", AVG + PROX, {cell.id: 0.5 for cell in AVG + PROX})
+    assert written(tmp_path)[0] == 0
+    results(
+        tmp_path / copy, AVG + PROX, {cell.id: 0.97 if cell in AVG else 0.5 for cell in AVG + PROX}, processor="X 1"
+    )
+    code, output, page = written(tmp_path)
+    others = ("0.87 and 0.4", "0.4 and 0.87")[copy == "aaa"]
+    on = ("X 1 and on cpu", "cpu and on X 1")[copy == "aaa"]
+    where = (f"{copy} than in ours", f"ours than in {copy}")[copy == "aaa"]
+    assert code == 1 and page.count(f"has other numbers in {where} (accuracy of round 1: {others}; on {on}).") == 3
+    together = (tmp_path / "reports" / f"{LABEL}.md").read_text()
+    assert "97.0" not in together and "50.0" in together
+
+
+def test_grids_and_cells_of_other_settings_are_left_out_of_what_is_put_together(tmp_path):
+    results(tmp_path / "ours", AVG + PROX, {cell.id: 0.5 for cell in AVG + PROX})
+    theirs = results(tmp_path / "theirs", AVG, {cell.id: 0.5 for cell in AVG})
+    grid, lr = theirs.grid(LABEL), {"lr": 0.5}
+    for cell in grid["cells"]:
+        config = {**cell["config"], **lr}
+        theirs.start(run_id(config), config)
+        rows, record = theirs.rows(cell["run"]), theirs.record(cell["run"])
+        theirs.finish(run_id(config), rows, {**record, "id": run_id(config)})
+        cell |= {"run": run_id(config), "config": config}
+    theirs.write_grid(LABEL, grid)
+    code, _, page = written(tmp_path)
+    assert code == 1 and "digits, label-2, fedavg has other settings in one directory than in another." in page
+    together = (tmp_path / "reports" / f"{LABEL}.md").read_text()
+    assert together.count("50.0±0.0") == 1 and "different results are left out" in together, "that of FedProx"
+    theirs.write_grid(LABEL, {**grid, "digest": "other"})
+    code, _, page = written(tmp_path)
+    assert code == 1 and "It has other settings or axes in theirs than in ours: nothing of it is put together." in page
+    assert "all together](" not in page and not [*(tmp_path / "reports").glob(f"{LABEL}.*")]

@@ -87,6 +87,13 @@ def test_a_number_with_all_seeds_has_a_verdict_and_the_command_of_its_grid(store
     ]
 
 
+def test_a_page_names_the_file_of_a_user_s_grid_without_its_folder(store):
+    path = store.add("cifar10 label-2", "fedavg", [0.52, 0.53, 0.54]).save() / "grids" / "small_table@paper.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "source": "/home/jane/mine.yaml"}))
+    (one, _) = find_measured([Store(path.parents[1])], PLANS)
+    assert one.command.startswith("python -m bench run --grid mine.yaml --only ")
+
+
 def test_too_few_seeds_are_counted_without_a_verdict(store):
     one, _ = measured(store.add("cifar10 label-2", "fedavg", [0.53, None, None]))
     assert (one.seeds, one.planned_seeds, one.verdict) == (1, 3, "")

@@ -1,18 +1,20 @@
 """The README and the manual as pages, blocks and commands, and what each command must be."""
 
 import importlib.util
+import os
 import re
 import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 import click
 import typer
 
 import search_spaces
-from bench import worker
+from bench import plugins, worker
 from bench.cli import options as given
 from bench.cli.app import app
 from bench.experiments.cells import Cell, select
@@ -120,8 +122,10 @@ def check(words: list[str]) -> None:
 def check_bench(arguments: list[str]) -> dict:
     """Raises if `python -m bench` would refuse these arguments; returns the options. Names in capitals stand for anything."""
     arguments = given.plugins_first(arguments)
-    while arguments[0] == "--plugins":
-        arguments = arguments[2:]
+    if arguments[0] == "--plugins":
+        folder = ROOT / arguments[1]
+        with mock.patch.dict(os.environ, {plugins.VARIABLE: str(folder)} if folder.is_dir() else {}):
+            return check_bench(arguments[2:])
     command, rest = _BENCH, arguments
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"{rest[:1]} is none of {', '.join(command.commands)}"

@@ -13,7 +13,7 @@ from bench.cli.options import stored_name
 from bench.experiments.importing import Merged
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
-from tests.support.stores import LABEL, cells, results
+from tests.support.stores import LABEL, cells, finish, results
 
 RUNS = cells("label-2", "fedavg")
 
@@ -42,7 +42,7 @@ def both(tmp_path):
 
 def test_export_writes_a_table_and_says_what_is_not_in_it(both, bench, tmp_path):
     code, text = bench("export --grid quickstart --to {tmp}/rounds.csv --results-dir {a}")
-    assert code == 0 and "rounds.csv (4 rounds of 2 runs)" in text and "1 runs have not ended" in text
+    assert code == 0 and "rounds.csv (4 rounds of 2 runs)" in text and "1 run has not ended and is not in it." in text
     assert list(pd.read_csv(tmp_path / "rounds.csv")["accuracy"]) == [0.4, 0.5, 0.5, 0.6]
     assert bench("export --grid quickstart --to {tmp}/rounds.parquet --results-dir {a}")[0] == 0
     assert len(pd.read_parquet(tmp_path / "rounds.parquet")) == 4
@@ -83,14 +83,28 @@ def test_export_for_tensorboard_names_a_folder_per_run(both, bench, tmp_path):
 
 def test_import_takes_what_is_missing_and_names_what_disagrees(both, bench, tmp_path):
     code, text = bench("import {b} --results-dir {a} --dry-run")
-    assert code == 1 and "1 runs would be taken, 2 were here already" in text
+    assert code == 1 and "1 run would be taken, 2 were here already and stay, 0 have" in text
     assert len(Store(tmp_path / "a").records()) == 2
     code, text = bench("import {b} --results-dir {a}")
-    assert code == 1 and "1 runs taken, 2 were here already and stay" in text
+    assert code == 1 and "1 run taken, 2 were here already and stay" in text
     assert f"{RUNS[1].id} has other numbers there (accuracy of round 1: " in text
     assert len(Store(tmp_path / "a").records()) == 3
     code, text = bench("import {b} --results-dir {tmp}/c")
     assert code == 0 and "3 runs taken, 0 were here already" in text and f"Grid {LABEL}: cells merged." in text
+
+
+def test_export_and_import_of_one_bundle_say_what_failed_and_count_in_english(bench, tmp_path):
+    store = results(tmp_path / "a", RUNS, {RUNS[0].id: 0.5})
+    with store.locked():
+        finish(store, RUNS[1], 0.1, status="failed")
+    code, text = bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")
+    assert code == 0 and "a.zip (2 runs of 1 grid, 0.0 MB)" in text
+    code, text = bench("import {tmp}/a.zip --results-dir {b} --dry-run")
+    assert code == 0 and "1 run that failed there would be taken, too; the next `run` repeats it." in text
+    code, text = bench("import {tmp}/a.zip --results-dir {b}")
+    assert code == 0 and "1 run that failed there is taken, too; the next `run` repeats it." in text
+    code, text = bench("import {tmp}/a.zip --results-dir {b}")
+    assert code == 0 and "0 runs taken, 1 was here already and stays" in text and "failed" not in text
 
 
 def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench):

@@ -101,20 +101,23 @@ def test_of_a_run_on_both_sides_the_one_here_stays_and_other_numbers_are_named(t
     assert files(here) == before
 
 
-def test_runs_that_failed_or_have_not_ended_are_left_out_and_give_way(tmp_path):
+def test_runs_that_failed_or_have_not_ended_give_way_and_are_taken_where_nothing_is(tmp_path):
     here = results(tmp_path / "here", LABEL_2, {})
     with here.locked():
         finish(here, LABEL_2[0], 0.1, status="failed")
         finish(here, LABEL_2[1], None)
+        finish(here, DIR[2], None)
     there = results(tmp_path / "there", LABEL_2, scores(LABEL_2, 0.5, 0.6))
     with there.locked():
         finish(there, LABEL_2[2], 0.2, status="failed")
         finish(there, DIR[0], None)
         finish(there, DIR[1], 0.3, status="diverged")
+        finish(there, DIR[2], 0.3, status="failed")
     found = merge_results(there, here)
-    assert sorted(found.unfinished) == sorted([LABEL_2[2].id, DIR[0].id])
+    assert (found.unfinished, found.failed) == ([DIR[0].id], [LABEL_2[2].id])
+    assert here.record(DIR[2].id) is None, "it has begun here, and may have a checkpoint"
     assert here.record(LABEL_2[0].id)["status"] == here.record(LABEL_2[1].id)["status"] == "done"
-    assert here.record(DIR[1].id)["status"] == "diverged" and not here.run_folder(LABEL_2[2].id).exists()
+    assert here.record(DIR[1].id)["status"] == "diverged" and here.record(LABEL_2[2].id)["status"] == "failed"
     aside = here.folder / "superseded" / f"{LABEL_2[0].id}-1" / "record.json"
     assert json.loads(aside.read_text())["status"] == "failed", "nothing is lost"
 

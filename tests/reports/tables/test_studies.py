@@ -64,6 +64,16 @@ def test_two_studies_of_three_that_miss_a_target_are_said_and_are_never_the_best
     assert {(cell.measured, cell.best) for cell in cells.values()} == {("not reached by 2 of 3 studies", False)}
 
 
+def test_one_study_is_one_study(board):
+    board.ruleset["studies"] = STUDIES[:1]
+    board.cells[:] = [cell for cell in board.cells if cell["seed"] in STUDIES[0]]
+    board.add("cifar10 label-3", "fedavg", [0.5, "diverged"])
+    board.add("cifar10 label-3", "fedprox", [0.5, None])
+    text = api.render(board.save(), "small_table", "paper")
+    assert "1 of 1 study missed" in text and "1 of 1 study to end" in text
+    assert "over 1 study, a study is" in text and "1 study per cell" in text
+
+
 def test_studies_are_ranked_and_one_that_missed_is_behind(board):
     found = built(board).standings_data.set_index(["column", "measure"])
     # Of label-2 the studies are 55 70 40 and 60 60 60, of dir-0.1 60 - 50 and 50 50 40.
