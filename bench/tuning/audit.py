@@ -176,8 +176,9 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec])
     chosen, unknown = _choices(store, spec, held, searches, there, layout)
     given = {_place(layout, cell.to_json()): cell for cell in with_chosen(selection, spec, chosen).selected}
     cells = [cell for cell in stored["cells"] if cell["run"]]
+    labels = [*layout["rows"], layout["columns"]]
     differing = [
-        f"{' '.join(str(value_of(cell, key)) for key in (*layout['rows'], layout['columns']))} seed {cell['seed']}: {difference}"
+        f"{' '.join(str(value_of(cell, key)) for key in labels)} seed {cell['seed']}: {difference}"
         for cell in cells
         if (difference := _difference(store, cell, given.get(_place(layout, cell))))
     ]
@@ -262,7 +263,7 @@ def _difference(store: Store, stored: StoredCell, given: Cell | None) -> str:
     for key in dict.fromkeys([*there, *here]):
         if key not in excused and there.get(key) != here.get(key):
             by = "the choice of its search" if key in given.tuned.get("hparams", {}) else "its grid"
-            return f"its {key} is {there.get(key)}, by {by} {here.get(key)}"
+            return f"{key} is {there.get(key)}, but {here.get(key)} by {by}"
     says: Mapping[str, Any] = stored.get("tuned", {})
     for key in _CHOICE if says else ():
         if says[key] != given.tuned[key]:
