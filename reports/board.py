@@ -29,8 +29,9 @@ _HEADER = ("method", "results of", "runs", "who", "when", "code", "verified")
 _HEAD = """\
 # Board
 
-All results of this folder, by grid. `make board` writes this page. A run is verified if somebody has trained it again, or its
-first rounds, and found equal numbers, bit for bit, or accuracies within a tolerance on another kind of processor.
+All results of this folder, by grid. `make board` writes this page. A run is verified if somebody has trained it again and
+found equal numbers, bit for bit, or, where its record names another kind of processor, accuracies within a tolerance. Of a run
+with `first rounds equal`, nobody has trained the others.
 """
 
 
@@ -132,7 +133,7 @@ def _lines(
         days = sorted(str(end)[:10] for end in ends if end)
         commits = dict.fromkeys(_short(record.get("commit")) for record in own.values())
         again = [confirmed[run] for run in own if run in confirmed]
-        results = Counter(str(one["result"]) for one in again)
+        results = Counter(_result(one) for one in again)
         by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)
         said = [f"{count} {result}" for result, count in sorted(results.items())]
         found.append(
@@ -147,6 +148,12 @@ def _lines(
             )
         )
     return found
+
+
+def _result(verdict: Mapping[str, Any]) -> str:
+    """What came out for a run, with the number of its rounds where only some were compared."""
+    done, of = verdict["rounds"], verdict["of"]
+    return f"{verdict['result']} ({done} of {of} rounds)" if done < of else str(verdict["result"])
 
 
 def _method(cell: StoredCell, names: Names) -> str:

@@ -25,7 +25,7 @@ from bench.results.store import Store
 from bench.tuning.outcomes import ranked, validation_runs
 from bench.tuning.search import Search
 from bench.tuning.select import best_of, describe_choice, searches_of
-from bench.tuning.study import holds
+from bench.tuning.study import could_propose
 
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
 _OF_IMAGES = {
@@ -238,7 +238,7 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
     if search.warm_start and search.searcher == "optuna":
         return f"the search {name} has learnt from others"
     proposed = stored["proposed"][: int(search.wanted)]
-    if not all(holds(search.space[key], value) for params in proposed for key, value in params.items()):
+    if not all(could_propose(search.space[key], value) for params in proposed for key, value in params.items()):
         return f"the search {name} has proposed what is not in its space"
     if len(proposed) < search.wanted:
         return f"the search {name} has proposed {len(proposed)} configurations of {search.wanted}"

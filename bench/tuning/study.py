@@ -160,7 +160,9 @@ class Study:
             return []
         space = self.search.space
         for params in found["proposed"]:
-            if params.keys() != space.keys() or not all(holds(space[key], value) for key, value in params.items()):
+            if params.keys() != space.keys() or not all(
+                could_propose(space[key], value) for key, value in params.items()
+            ):
                 path = self._folder / f"{self.search.name}.json"
                 self.store.damaged[path] = "has proposed what is not in the space of the search"
                 return []
@@ -219,7 +221,7 @@ class Study:
         for run in self._runs:
             config = self.store.config(run)
             params = {key: value_in(config, key) for key in self.search.space} if config else {}
-            if config and all(map(holds, self.search.space.values(), params.values())):
+            if config and all(map(could_propose, self.search.space.values(), params.values())):
                 candidates.setdefault(self._key(params), params)
         return [params for key, params in candidates.items() if key not in self._tried and self._is_complete(params)]
 
@@ -238,7 +240,7 @@ class Study:
         if (
             self.search.tries_usual
             and not self._proposed
-            and all(map(holds, self.search.space.values(), usual.values()))
+            and all(map(could_propose, self.search.space.values(), usual.values()))
         ):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
@@ -267,7 +269,7 @@ class Study:
         self.store.write_search(self.search.name, cast(StoredSearch, content))
 
 
-def holds(parameter: Parameter, value: Any) -> bool:
+def could_propose(parameter: Parameter, value: Any) -> bool:
     """Whether a searcher could have proposed the value."""
     if parameter.low is None or parameter.high is None:
         return value in parameter.grid

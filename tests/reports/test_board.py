@@ -22,7 +22,11 @@ def pool(folder):
     (theirs.folder / authors.FILE).write_text(authors.text(authors.Authors({}, "Jane <b>|Doe")))
     run = AVG[0].id
     about = {"result": "equal", "rounds": 2, "of": 2, "by": "Ann", "when": "2026-11-26", "code": "c" * 40}
-    verified.write(folder / verified.FILE, {run: {**about, "files": verified.digest_of(Store(folder / "ours"), run)}})
+    first = about | {"result": "first rounds equal", "rounds": 1, "seed": 3}
+    ours = Store(folder / "ours")
+    said = {run: {**about, "files": verified.digest_of(ours, run)}}
+    said[AVG[1].id] = {**first, "files": verified.digest_of(ours, AVG[1].id)}
+    verified.write(folder / verified.FILE, said)
     return folder
 
 
@@ -36,7 +40,8 @@ def test_a_stranger_s_results_stand_beside_ours_with_who_when_code_and_what_is_v
         f"Run {AVG[0].id} has other numbers in theirs and in a directory before it (accuracy of round 1" in code.output
     )
     page = " ".join((tmp_path / "board.md").read_text().split())
-    assert "| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | 1 equal (Ann, 2026-11-26) |" in page
+    found = "1 equal, 1 first rounds equal (1 of 2 rounds)"
+    assert f"| FedAvg | ours | 3 | not said | 2026-01-01 | aaaaaaaaaa | {found} (Ann, 2026-11-26) |" in page
     assert "| FedAvg | theirs | 1 | Jane &lt;b&gt;\\|Doe | 2026-01-01 | bbbbbbbbbb-dirty | no |" in page
     assert "| FedProx | theirs | 3 |" in page and f"[all together](<reports/{LABEL}.md>)" in page
     together = (tmp_path / "reports" / f"{LABEL}.md").read_text()

@@ -161,9 +161,10 @@ def all_rounds(**given: float):
             {"status": "diverged", "reason": "inf"},
             "DIFFERS in the last round: 3 and a later one",
         ),
+        (list, {"diagnostics": {"clusters": [1]}, **ELBRUS}, "DIFFERS in diagnostics"),
         (list, {"bytes_per_client": 1.0}, "DIFFERS: its record has 1.0 as bytes_per_client, but its rounds "),
     ],
-    ids=["last", "best", "first", "up", "loss", "short", "long", "stopped", "diverged", "bytes"],
+    ids=["last", "best", "first", "up", "loss", "short", "long", "stopped", "diverged", "diagnostics", "bytes"],
 )
 def test_a_run_that_was_rewritten_with_all_that_follows_from_it_is_found(store, fedprox, change, record, said):
     rewrite(store, fedprox, change, **record)
@@ -178,14 +179,16 @@ def test_a_run_that_was_rewritten_with_all_that_follows_from_it_is_found(store, 
             {"client_accuracies": lambda found: [1.0 - one for one in found], **ELBRUS},
             "as mean of client_accuracies, but",
         ),
-        ({"client_accuracies": lambda found: found[::-1], **ELBRUS}, "DIFFERS in client_accuracies, on average by "),
-        ({"client_accuracies": lambda found: found[::-1]}, "DIFFERS in client_accuracies"),
+        ({"client_accuracies": lambda found: found[::-1], **ELBRUS}, "DIFFERS in client_accuracies (stored and now"),
+        ({"client_accuracies": lambda found: found[::-1]}, "DIFFERS in client_accuracies (stored and now)"),
+        ({"loss": 1e-9, "client_accuracies": lambda found: found[::-1], **ELBRUS}, "client_accuracies, on average by "),
     ],
 )
 def test_accuracies_of_clients_are_compared_on_every_machine(store, record, said):
-    found = trained(algorithm="local", partition="label-shift", clients=4)
-    accuracies = record.pop("client_accuracies")(found.record["client_accuracies"])
-    rewrite(store, found, lambda rows: None, client_accuracies=accuracies, **record)
+    found = trained(algorithm="local", partition="feature-shift", clients=4, lr=0.5)
+    more, change = record.get("loss", 0.0), record["client_accuracies"]
+    record = {**record, "client_accuracies": change(found.record["client_accuracies"]), "loss": None}
+    rewrite(store, found, lambda rows: rows[-1].update(loss=rows[-1]["loss"] + more), **record)
     code, text = verify(store.folder)
     assert code == 1 and said in text, text
 
