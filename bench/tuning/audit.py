@@ -64,6 +64,9 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None) -> Audit:
         return Audit(True, f"DIFFERS: {error}")
     except (ValueError, OSError) as error:
         return Audit(False, f"cannot be expanded here: {' '.join(str(error).split())}")
+    except Exception as error:  # of the code of a lab, or of a file that no version of the program has written
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return Audit(False, f"cannot be expanded here: it ends with {said}")
 
 
 def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
@@ -124,18 +127,19 @@ def _grid(stored: StoredGrid, file: Path | None) -> GridSpec:
 def _tunings(store: Store, stored: StoredGrid, grid: GridSpec, budget: str) -> list[TuningOptions | None]:
     """How the hyper-parameters of a stored grid may have been chosen; None for no search. Its name says all but the number of
     configurations, and whether the searches were for a comparison."""
-    if stored.get("chosen_on", "test") != "validation":
+    rules = stored.get("ruleset")
+    if stored.get("chosen_on", "test") != "validation" and not (rules and rules["name"] == TUNED):
         return [None]
     parts = dict(part.partition("=")[::2] for part in stored["budget"].split("+")[1:])
     given: dict[str, Any] = {key: parts[key] for key in ("space", "metric") if key in parts}
     if "validation_share" in parts:
         given["validation_share"] = float(parts["validation_share"])
-    if rules := stored.get("ruleset"):
+    if rules:
         studies = by_study(grid.seeds_at(budget), len(rules["studies"]))
         if rules["name"] != TUNED or [[*study] for study in studies] != rules["studies"]:
             raise _Contradiction(f"its studies have the seeds {rules['studies']}, those of its rules {studies}")
-        given = {"space": ALL, "samples": rules["samples"], "compares": True, "studies": studies} | given
-        return [TuningOptions("random", **given)]
+        given = {"space": ALL, "samples": rules["samples"], **given}
+        return [TuningOptions("random", compares=True, studies=studies, **given)]
     if "tuned" not in parts:
         return [PROTOCOL]
     given["searcher"], _, scheduler = parts["searcher"].partition("-")

@@ -157,6 +157,13 @@ def test_choices_are_those_that_the_stored_validation_runs_give(store, searched)
     assert differs and said.startswith("DIFFERS in fedprox label-2 seed 0: ") and " by the choice of its search" in said
 
 
+def no_choices(grid: dict) -> None:
+    """Denies that anything was searched."""
+    grid["chosen_on"] = "test"
+    for cell in grid["cells"]:
+        del cell["tuned"]
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -164,6 +171,7 @@ def test_choices_are_those_that_the_stored_validation_runs_give(store, searched)
             lambda grid: grid["cells"][0]["tuned"].update(score=0.9),
             "its choice has reached 0.9 by its cell, and 0.7 by its",
         ),
+        (no_choices, "its hyper-parameters are searched in its grid"),
         (lambda grid: grid["cells"][0].pop("tuned"), "its hyper-parameters are searched in its grid"),
         (
             lambda grid: grid["ruleset"].update(studies=[[5, 6], [2, 3]]),
@@ -174,7 +182,7 @@ def test_choices_are_those_that_the_stored_validation_runs_give(store, searched)
             "would be called board@full+ruleset=tuned+samples=50+studies=2",
         ),
     ],
-    ids=["score", "tuned", "studies", "samples"],
+    ids=["score", "chosen_on", "tuned", "studies", "samples"],
 )
 def test_what_a_grid_says_of_its_searches_is_what_its_rules_say(store, searched, change, said):
     label, _ = searched
