@@ -35,13 +35,14 @@ _HEAD = """\
 # Board
 
 All results of this folder, by grid. `make board` writes this page. The last column counts the runs that somebody has trained
-again, to the end or for their first rounds, by what came out: "equal" is bit for bit, "within tolerance" is of accuracies on
-another kind of processor.
+again, by what came out: "equal" is bit for bit, "within tolerance" is of accuracies, where a record names another kind of
+processor. Of a run with "first rounds equal", nobody has trained the others.
 """
 _NOTHING_VERIFIED = "Nobody has verified a run of this folder yet.\n"
 _CONTRADICTIONS = """The directories contradict each other. Tables of all together are without what follows:
 """
 _SHOWN = {verified.DIFFERS: "DIFFERS"}
+_FIRST = (verified.FIRST_EQUAL, verified.FIRST_WITHIN)
 _NOTE = "Runs of which the directories of this pool hold different results are left out; the board names them."
 
 
@@ -231,10 +232,16 @@ def _lines(
 
 def _verified(again: Sequence[Mapping[str, Any]], runs: int) -> str:
     """What came out for the runs of a line that were trained again: "1 of 4 equal, 1 DIFFERS (Ann, 2026-11-26)"."""
-    counts = Counter(str(one["result"]) for one in again)
-    said = [f"{counts[result]} {_SHOWN.get(result, result)}" for result in verified.RESULTS if counts[result]]
+    counts = Counter(_result(one) for one in sorted(again, key=lambda one: verified.RESULTS.index(one["result"])))
     by = dict.fromkeys(f"{one['by']}, {one['when']}" for one in again)
-    return f"{', '.join(said).replace(' ', f' of {runs} ', 1)} ({'; '.join(by)})" if again else "no"
+    said = ", ".join(f"{count} {result}" for result, count in counts.items())
+    return f"{said.replace(' ', f' of {runs} ', 1)} ({'; '.join(by)})" if again else "no"
+
+
+def _result(verdict: Mapping[str, Any]) -> str:
+    """What came out for a run, with the number of its rounds where only some were compared."""
+    done, of, result = verdict["rounds"], verdict["of"], _SHOWN.get(verdict["result"], verdict["result"])
+    return f"{result} ({done} of {of} rounds)" if result in _FIRST else str(result)
 
 
 def _method(cell: StoredCell, names: Names) -> str:

@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,19 @@ from bench.config.schema import RunConfig, run_id
 from bench.config.stale import changes, what_changed
 from bench.determinism import make_deterministic
 from bench.errors import ConfigError
+from bench.execution import agreement
 from bench.experiments.one_run import prepare
 from bench.profiling import device_name, processor_name
-from bench.results.equality import differences, same
-from bench.results.metrics import ACCURACIES, summarise
+from bench.results.equality import differences
+from bench.results.metrics import ACCURACIES
 from bench.results.records import Config, RoundRow, RunRecord
 from bench.results.store import Store
 from bench.results.verified import (
     DIFFERS,
     EARLIER_VERSION,
     EQUAL,
+    FIRST_EQUAL,
+    FIRST_WITHIN,
     NOT_TRAINED,
     OTHER_IMAGES,
     UNEVALUATED,
@@ -36,12 +39,11 @@ from bench.results.verified import (
 )
 from bench.simulation.checkpoints import on_host
 from bench.simulation.run import Run
-from datasets import DataError, Dataset, partition_files, skew
+from datasets import DataError, Dataset, partition_files
 
-_COUNTED = ("round", "bytes_down", "bytes_up", "examples")  # equal on every processor
 _COMPARED = ("diagnostics", "client_accuracies")  # of a record, whose summary follows from its rounds
 _LIBRARIES = ("torch", "numpy")  # whose version may move numbers
-_PATIENCE = 4.0  # times --minutes; then a run that is slower here than its record says is compared as far as it is
+_PATIENCE = 4.0  # times --minutes; then a run that is slower than its first rounds were is compared as far as it is
 _LEAST_PATIENCE = 20.0  # minutes
 
 
@@ -50,17 +52,12 @@ class Limits:
     """How much of a run is trained again.
 
     Attributes:
-        minutes: a run whose record says that it took longer is trained for its first rounds only.
+        minutes: a run that would take longer here, as far as its first rounds show, is trained for these only.
         rounds: how many these are.
     """
 
     minutes: float = 5.0
     rounds: int = 3
-
-    @property
-    def deadline(self) -> float:
-        """Until when a run may be trained that begins now, by `time.monotonic`."""
-        return time.monotonic() + 60 * max(_LEAST_PATIENCE, _PATIENCE * self.minutes)
 
 
 WHOLE = Limits(minutes=math.inf)
@@ -73,13 +70,15 @@ class Verdict:
     Attributes:
         result: one of `bench.results.verified.RESULTS`.
         says: the same with all differences, in one line.
-        rounds, of: rounds that were compared, and that are stored.
+        rounds, of: rounds that were compared, and that a run of the config has.
+        numbers: the `tolerance` that was allowed and the largest `gap` of an accuracy, in [0, 1], where one was needed.
     """
 
     result: str
     says: str
     rounds: int = 0
     of: int = 0
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def draw(run_ids: Sequence[str], number: int, seed: int) -> list[str]:
@@ -109,11 +108,11 @@ class Verifier:
         config, record, rows = self._store.config(run), self._store.record(run), self._store.rows(run)
         if config is None or record is None or not rows:
             return Verdict(NOT_TRAINED, "cannot be compared: it has no rounds")
-        if own := _contradiction(record, rows):
-            return Verdict(DIFFERS, f"DIFFERS: {own}", 0, len(rows))
         try:
+            if own := agreement.contradiction(record, rows, config):
+                return Verdict(DIFFERS, f"DIFFERS: {own}", 0, len(rows))
             resolved, images = self._prepared(run, config)
-            if found := _other_images(record, images):
+            if found := agreement.other_images(record, images):
                 return Verdict(OTHER_IMAGES, f"cannot be compared: {found}", 0, len(rows))
             with _as_recorded(record) as device:
                 return self._compared(resolved, images, record, rows, device)
@@ -147,65 +146,55 @@ class Verifier:
         self, config: RunConfig, images: Dataset, record: RunRecord, rows: list[RoundRow], device: str
     ) -> Verdict:
         run = self._make(config, images, record, device)
-        if found := _other_partition(record, run):
-            return Verdict(DIFFERS, f"DIFFERS in {found}{self._code(record, config)}", 0, len(rows))
         trained = trained_by(config) if "base_summary" in record else None
+        of = 1 if trained else run.num_rounds
+        if found := agreement.other_partition(record, run) or agreement.wrong_end(record, rows, config, of):
+            return Verdict(DIFFERS, f"DIFFERS in {found}{self._code(record, config)}", 0, of)
         if trained is None:
-            limits = self._limits
-            is_long = _minutes(rows) > limits.minutes
-            _train(run, min(len(rows), limits.rounds) if is_long else len(rows), limits.deadline)
+            _train(run, len(rows), self._limits)
         elif not self._start_from(trained, run, images, record, device):
-            return Verdict(
-                UNEVALUATED,
-                f"not compared: it starts from the end of {run_id(trained)}, which takes over {self._limits.minutes:g} "
-                "minutes; --whole trains it",
-                0,
-                len(rows),
-            )
-        there = rows if run.finished else rows[: len(run.rows)]
-        here = _restricted(json.loads(json.dumps(run.rows)), rows)
-        known: dict[str, Any] = {"status": "done"}
-        ended: dict[str, Any] = {"status": "done"}
-        count = (
-            f"all {len(rows)} rounds" if len(there) == len(rows) else f"the first {len(there)} of {len(rows)} rounds"
-        )
-        if run.finished and record["status"] != "stopped":
-            known = {key: value for key, value in record.items() if key in ("status", *_COMPARED)}
-            ended = _restricted(json.loads(json.dumps(run.result())), known)
-        difference = differences((there, known), (here, ended))
-        if not difference and len(there) == len(rows) and not run.finished and record["status"] != "stopped":
-            difference = f"the last round: {len(rows)} and a later one"
-        return self._judged(difference, there, here, count, len(rows), record, config, device)
+            lasts = f"which takes over {self._limits.minutes:g} minutes; --whole trains it"
+            return Verdict(UNEVALUATED, f"not compared: it starts from the end of {run_id(trained)}, {lasts}", 0, of)
+        return self._judged(run, record, rows, config, device, of)
 
     def _judged(
-        self,
-        difference: str,
-        there: Sequence[RoundRow],
-        here: Sequence[Mapping[str, Any]],
-        count: str,
-        of: int,
-        record: RunRecord,
-        config: RunConfig,
-        device: str,
+        self, run: Run, record: RunRecord, rows: list[RoundRow], config: RunConfig, device: str, of: int
     ) -> Verdict:
-        """The verdict on rounds there and here, whose first difference is known; "" for equal ones."""
-        code, done = self._code(record, config), len(there)
-        unlike, largest = _unlike(record, device), _largest_gap(there, here)
-        is_near = not difference or bool(unlike and largest is not None and largest <= self._tolerance)
-        if is_near and not any(row.keys() & ACCURACIES for row in there):
+        """What a run that was trained here, or its first rounds, has in common with the stored one."""
+        is_whole = run.finished and record["status"] != "stopped"
+        there = rows if run.finished else rows[: len(run.rows)]
+        known: dict[str, Any] = {"status": "done"}
+        if is_whole:
+            known |= {key: value for key, value in record.items() if key in ("status", *_COMPARED)}
+        result = json.loads(json.dumps(run.result() if is_whole else known))
+        here, ended = agreement.comparable(json.loads(json.dumps(run.rows)), there, result, known)
+        difference = differences((there, {**known, "summary": {}}), (here, {**ended, "summary": {}}))
+        is_early = not run.finished and len(there) == len(rows) and record["status"] != "stopped"
+        if is_early and not difference:
+            difference = f"the last round: {len(rows)} and a later one"
+        unlike, gap = _unlike(record, device), agreement.Gap(difference, 0.0)
+        is_rounding = not is_early and len(there) == len(here) and known["status"] == ended["status"]
+        if unlike and is_rounding and difference not in ("", *_COMPARED):  # of equal rounds all follows that is equal
+            clients = known.get("client_accuracies") or (), ended.get("client_accuracies") or ()
+            gap = agreement.gap(there, here, clients, self._tolerance, agreement.one_image(run))
+        code = self._code(record, config)
+        if gap.too_far:
+            # Some methods let rounding grow, and their records say so.
+            reasons = "; ".join(["stored and now", *unlike, *(record.get("caveats", []) if unlike else [])])
+            return Verdict(DIFFERS, f"DIFFERS in {gap.too_far} ({reasons}){code}", len(there), of)
+        of = len(there) if is_whole else of
+        count = f"all {of} rounds" if is_whole else f"the first {len(there)} of {of} rounds"
+        if not any(row.keys() & ACCURACIES for row in there):
             says = (
                 f"bytes and examples of {count} equal, but none of these has an accuracy; --whole trains it to its end"
             )
-            return Verdict(UNEVALUATED, says + code, done, of)
+            return Verdict(UNEVALUATED, says + code, len(there), of)
         if not difference:
-            return Verdict(EQUAL, f"equal, {count}{code}", done, of)
-        if is_near:
-            points = f"accuracies of {count} within {100 * (largest or 0):.2g} points, though not bit for bit"
-            says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
-            return Verdict(WITHIN_TOLERANCE, says, done, of)
-        # Some methods let rounding grow, and their records say so.
-        reasons = "; ".join(["stored and now", *unlike, *(record.get("caveats", []) if unlike else [])])
-        return Verdict(DIFFERS, f"DIFFERS in {difference} ({reasons}){code}", done, of)
+            return Verdict(EQUAL if is_whole else FIRST_EQUAL, f"equal, {count}{code}", len(there), of)
+        points = f"accuracies of {count} within {100 * gap.largest:.2g} points, though not bit for bit"
+        says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
+        numbers = {"tolerance": self._tolerance, "gap": gap.largest}
+        return Verdict(WITHIN_TOLERANCE if is_whole else FIRST_WITHIN, says, len(there), of, numbers)
 
     def _make(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Run:
         return Run(
@@ -221,12 +210,8 @@ class Verifier:
         """Starts a run of a post-hoc method from the end of its base, which is trained first; False if that takes too long."""
         base = run_id(trained)
         if self._base[0] != base:
-            stored = self._store.record(base)
-            seconds = record.get("base_seconds") or (stored and stored.get("seconds")) or 0.0
-            if seconds > 60 * self._limits.minutes:
-                return False
             first = self._make(trained, images, record, device)
-            _train(first, first.num_rounds, self._limits.deadline)
+            _train(first, first.num_rounds, self._limits)
             if not first.finished:
                 return False
             self._base = base, on_host(first.state)
@@ -234,71 +219,25 @@ class Verifier:
         return True
 
     def _code(self, record: RunRecord, config: RunConfig) -> str:
-        """ "; its code has changed since: ..." where the record says so."""
+        """ "; its code has changed since: ..." where the record says so, and what the record does not say."""
         changed = changes(record, config)
-        return f"; its code has changed since: {what_changed(changed, self._store)}" if changed else ""
+        said = f"; its code has changed since: {what_changed(changed, self._store)}" if changed else ""
+        return said + agreement.unsaid(record)
 
 
 class _EarlierVersion(Exception):
     """A run of an earlier version of a part, whose numbers are others."""
 
 
-def _contradiction(record: RunRecord, rows: Sequence[RoundRow]) -> str:
-    """What a record says that does not follow from its own rounds; "" if all does."""
-    follows = summarise(rows)
-    for key, scores in record["summary"].items():
-        for name, value in dict(scores).items():  # type: ignore[call-overload]
-            if name not in ACCURACIES:  # whether less of a metric of a lab is better, only its folder knows
-                continue
-            found = follows.get(key, {}).get(name)  # type: ignore[attr-defined]
-            if (key, found, value) == (
-                "last10_std",
-                None,
-                0.0,
-            ):  # of a single round: records of earlier versions have one
-                continue
-            if found is None or not math.isclose(found, value, rel_tol=1e-9, abs_tol=1e-12):
-                return f"its record has {value} as {key} {name}, but its rounds {found}"
-    return ""
-
-
-def _other_images(record: RunRecord, images: Dataset) -> str:
-    there = record.get("data", {}).get("digest")
-    if there in (None, images.digest):
-        return ""
-    return f"its images of {images.name} have the digest {there}, those here {images.digest}"
-
-
-def _other_partition(record: RunRecord, run: Run) -> str:
-    """In what the partition of a record is another one than that of the run here."""
-    federation = run.task.federation
-    there, here = record.get("partition_digest"), federation.digest
-    if there not in (None, here):
-        return f"the partition: its digest is {there}, that of the one dealt here {here}"
-    dealt = skew.measure(federation.label_counts.numpy())._asdict()
-    for name, value in record.get("skew", {}).items():
-        if name in dealt and not math.isclose(dealt[name], value, rel_tol=1e-6, abs_tol=1e-9):
-            return f"the partition: its {name} is {value}, that of the one dealt here {dealt[name]}"
-    return ""
-
-
-def _minutes(rows: Sequence[RoundRow]) -> float:
-    return rows[-1].get("seconds", 0.0) / 60
-
-
-def _train(run: Run, until: int, deadline: float) -> None:
-    """Trains rounds, at least one, and no more after the deadline."""
-    while not run.finished and len(run.rows) < until and (not run.rows or time.monotonic() < deadline):
+def _train(run: Run, until: int, limits: Limits) -> None:
+    """Trains so many rounds; only the first ones, if these take so long here that all would take too long."""
+    begin, first = time.monotonic(), min(limits.rounds, until)
+    patience = max(_LEAST_PATIENCE, _PATIENCE * limits.minutes)
+    while not run.finished and len(run.rows) < until:
+        done, minutes = len(run.rows), (time.monotonic() - begin) / 60
+        if done == first and minutes / first * until > limits.minutes or done > first and minutes > patience:
+            return
         run.step()
-
-
-def _restricted(now: Any, stored: Any) -> Any:
-    """What a version of today has measured, without what an earlier one did not know."""
-    if isinstance(now, Mapping) and isinstance(stored, Mapping):
-        return {key: _restricted(now[key], stored[key]) for key in stored if key in now}
-    if isinstance(now, list) and isinstance(stored, list) and len(now) <= len(stored):
-        return [_restricted(*pair) for pair in zip(now, stored, strict=False)]
-    return now
 
 
 def _unlike(record: RunRecord, device: str) -> list[str]:
@@ -315,22 +254,6 @@ def _unlike(record: RunRecord, device: str) -> list[str]:
     if here == "cpu" and (then := record.get("processor")) != processor_name():
         found.append(f"processor {then} there, {processor_name()} here" if then else "the record names no processor")
     return found
-
-
-def _largest_gap(there: Sequence[RoundRow], here: Sequence[Mapping[str, Any]]) -> float | None:
-    """The largest difference of an accuracy; None where something differs that no processor changes."""
-    if len(there) != len(here):
-        return None
-    gaps = [0.0]
-    for stored, now in zip(there, here, strict=True):
-        before: Mapping[str, Any] = stored
-        if not all(same(before.get(key), now.get(key)) for key in _COUNTED):
-            return None
-        for key in before.keys() & ACCURACIES:
-            if key not in now:
-                return None
-            gaps.append(abs(before[key] - now[key]))
-    return max(gaps)
 
 
 @contextmanager

@@ -10,20 +10,22 @@ from bench.errors import StoreError
 from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.json_schema import is_integer, is_line, mismatch, one_of
+from bench.results.json_schema import is_integer, is_line, is_number, mismatch, one_of
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 
 FILE = "verified.json"
 EQUAL = "equal"
 WITHIN_TOLERANCE = "within tolerance"
+FIRST_EQUAL = "first rounds equal"
+FIRST_WITHIN = "first rounds within tolerance"
 UNEVALUATED = "no accuracy compared"
 DIFFERS = "different"
 EARLIER_VERSION = "of an earlier version"
 OTHER_IMAGES = "of other images"
 NOT_TRAINED = "cannot be trained here"
-RESULTS = (EQUAL, WITHIN_TOLERANCE, UNEVALUATED, DIFFERS, EARLIER_VERSION, OTHER_IMAGES, NOT_TRAINED)
-CONFIRMED = (EQUAL, WITHIN_TOLERANCE)
+CONFIRMED = (EQUAL, WITHIN_TOLERANCE, FIRST_EQUAL, FIRST_WITHIN)
+RESULTS = (*CONFIRMED, UNEVALUATED, DIFFERS, EARLIER_VERSION, OTHER_IMAGES, NOT_TRAINED)
 
 _SHAPE = {
     str: {
@@ -34,6 +36,9 @@ _SHAPE = {
         "when": is_line,
         "code": is_line,
         "files": is_line,
+        "tolerance?": is_number,
+        "gap?": is_number,
+        "seed?": is_integer,
     }
 }
 
@@ -47,8 +52,9 @@ def digest_of(store: Store, run_id: str) -> str:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Run id -> what came out: `result`, `rounds` that were compared `of` those stored, `by` whom, `when`, by which `code`, and
-    the digest of its `files`; {} if there is no such file.
+    """Run id -> what came out: `result`, `rounds` that were compared `of` those of the run, `by` whom, `when`, by which `code`,
+    the digest of its `files`, the `tolerance` that was allowed and the largest `gap` of an accuracy where numbers were not
+    equal, and the `seed` that drew it; {} if there is no such file.
 
     Raises:
         StoreError: if the file holds something else.
@@ -73,12 +79,3 @@ def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
     """Adds runs to a file, in place of what it said of them."""
     content = {**read(path), **verdicts}
     write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
-
-
-def confirmed(store: Store, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Run id -> what came out, of runs that are as they were when they were trained again with the same numbers."""
-    return {
-        run: one
-        for run, one in verdicts.items()
-        if one["result"] in CONFIRMED and store.record(run) and one["files"] == digest_of(store, run)
-    }

@@ -1,7 +1,7 @@
 """What the validation runs in the store have reached, and the configurations they belong to."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 from bench.config.stale import Changes, changes
@@ -120,6 +120,54 @@ def validation_runs(
             curve = {row["round"]: score for row in rows if is_score(score := row.get(search.metric))}
             found[run] = ValidationRun(curve, record["status"], record.get("rounds", len(rows)))
     return found
+
+
+def ranked(
+    search: Search,
+    configurations: Iterable[dict[str, Any]],
+    ended: Mapping[str, ValidationRun],
+    elsewhere: Collection[dict[str, Any]] = (),
+) -> list[Outcome]:
+    """What those configurations have reached whose runs have all ended, sorted.
+
+    The best first, of equal ones the earliest; behind them those that diverged with a seed; last those that were stopped.
+
+    Args:
+        elsewhere: those of them that other searches have trained.
+    """
+    found = {}
+    for params in configurations:
+        runs = tuple(search.runs(params))
+        if all(run in ended for run in runs):
+            of_runs = [ended[run] for run in runs]
+            found[runs] = _outcome(search, params, runs, of_runs, params in elsewhere)
+    return sorted(found.values(), key=_place)
+
+
+def _outcome(
+    search: Search, params: dict[str, Any], runs: tuple[str, ...], ended: list[ValidationRun], from_others: bool
+) -> Outcome:
+    """What a configuration has reached whose runs have all ended."""
+    last = search.template.rounds
+    stopped = [one.rounds for one in ended if not one.complete]
+    rounds = min(stopped, default=last)
+    return Outcome(
+        params=params,
+        runs=runs,
+        scores=tuple(one.at(rounds) for one in ended),
+        rounds=rounds,
+        trained=sum(one.rounds for one in ended),
+        saved=sum(last - rounds for rounds in stopped),
+        complete=not stopped,
+        diverged=sum(one.status == "diverged" for one in ended),
+        from_others=from_others,
+    )
+
+
+def _place(one: Outcome) -> tuple[float, ...]:
+    """What outcomes are sorted by: those that went furthest come first, the complete ones; of equally long ones, those that
+    diverged come last."""
+    return -one.rounds, one.diverged > 0, -one.mean
 
 
 def stale(store: Store, run: str) -> Changes:

@@ -19,7 +19,7 @@ from bench.config.stale import Changes
 from bench.results.records import StoredSearch
 from bench.results.store import Store
 from bench.seeding import seed_for
-from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, stale, validation_runs
+from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, ranked, stale, validation_runs
 from bench.tuning.search import TPE, Search, stops, value_in
 from search_spaces import Parameter
 
@@ -148,32 +148,10 @@ class Study:
         own = {run for params in counting for run in self.search.runs(params)}
         others = {run: ended for run, ended in self._runs.items() if run not in own}
         self._runs = others | self._validation_runs(own)
-        found = {}
-        for params in counting:
-            runs = tuple(self.search.runs(params))
-            if all(run in self._runs for run in runs):
-                found[runs] = self._outcome(params, runs)
-        return sorted(found.values(), key=_place)
+        return ranked(self.search, counting, self._runs, self._elsewhere)
 
     def _validation_runs(self, runs: Iterable[str]) -> dict[str, ValidationRun]:
         return validation_runs(self.search, self.store, runs, self._keep_stale)
-
-    def _outcome(self, params: dict, runs: tuple[str, ...]) -> Outcome:
-        """What a configuration has reached whose runs have all ended."""
-        ended, last = [self._runs[run] for run in runs], self.search.template.rounds
-        stopped = [one.rounds for one in ended if not one.complete]
-        rounds = min(stopped, default=last)
-        return Outcome(
-            params=params,
-            runs=runs,
-            scores=tuple(one.at(rounds) for one in ended),
-            rounds=rounds,
-            trained=sum(one.rounds for one in ended),
-            saved=sum(last - rounds for rounds in stopped),
-            complete=not stopped,
-            diverged=sum(one.status == "diverged" for one in ended),
-            from_others=params in self._elsewhere,
-        )
 
     def _read_proposed(self) -> list[dict]:
         """What the search has proposed; nothing if its file is damaged: then it starts over, and finished runs count."""
@@ -182,7 +160,9 @@ class Study:
             return []
         space = self.search.space
         for params in found["proposed"]:
-            if params.keys() != space.keys() or not all(_holds(space[key], value) for key, value in params.items()):
+            if params.keys() != space.keys() or not all(
+                could_propose(space[key], value) for key, value in params.items()
+            ):
                 path = self._folder / f"{self.search.name}.json"
                 self.store.damaged[path] = "has proposed what is not in the space of the search"
                 return []
@@ -241,7 +221,7 @@ class Study:
         for run in self._runs:
             config = self.store.config(run)
             params = {key: value_in(config, key) for key in self.search.space} if config else {}
-            if config and all(map(_holds, self.search.space.values(), params.values())):
+            if config and all(map(could_propose, self.search.space.values(), params.values())):
                 candidates.setdefault(self._key(params), params)
         return [params for key, params in candidates.items() if key not in self._tried and self._is_complete(params)]
 
@@ -260,7 +240,7 @@ class Study:
         if (
             not self.search.of_study
             and not self._proposed
-            and all(map(_holds, self.search.space.values(), usual.values()))
+            and all(map(could_propose, self.search.space.values(), usual.values()))
         ):
             return self._ask(usual)
         for draw in range(_MOST_DRAWS):
@@ -289,13 +269,7 @@ class Study:
         self.store.write_search(self.search.name, cast(StoredSearch, content))
 
 
-def _place(one: Outcome) -> tuple[float, ...]:
-    """What outcomes are sorted by: those that went furthest come first, the complete ones; of equally long ones, those that
-    diverged come last."""
-    return -one.rounds, one.diverged > 0, -one.mean
-
-
-def _holds(parameter: Parameter, value: Any) -> bool:
+def could_propose(parameter: Parameter, value: Any) -> bool:
     """Whether a searcher could have proposed the value."""
     if parameter.low is None or parameter.high is None:
         return value in parameter.grid

@@ -7,12 +7,14 @@ from typing import Any
 from bench.api import RunResult, run
 from bench.config.resolve import trained_by
 from bench.config.schema import run_id
-from bench.experiments.cells import Cell, ordered, to_json
-from bench.experiments.grid_loading import load_grid
+from bench.experiments.grid_loading import single
+from bench.experiments.grid_schema import PAPER
+from bench.experiments.spec import ExperimentSpec
+from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.simulation.run import Run
 from datasets import resized
-from tests.support.stores import GRID, LABEL
+from tests.support.stored_experiments import store_cells
 
 SMALL = {"dataset": "digits", "partition": "label-2", "clients": 5, "rounds": 4, "local_epochs": 1}
 
@@ -31,23 +33,33 @@ def keep(store: Store, found: RunResult, rows: list[dict] | None = None, config:
     """Stores a run as a driver does, sealed; returns its id.
 
     Args:
-        rows, config, record: what its author wrote instead.
+        rows, config, record: what its author wrote instead; the exchanged bytes follow from the rounds.
     """
     config = config or found.config.canonical()
     name = run_id(config)
     rows = [*found.run.rows] if rows is None else rows
+    exchanged = rows[-1].get("bytes_down", 0) + rows[-1].get("bytes_up", 0)
+    record = {**found.record, "rounds": len(rows), "bytes_per_client": exchanged, **record, "id": name}
     with store.locked():
         store.start(name, config)
-        store.finish(name, rows, {**found.record, "rounds": len(rows), **record, "id": name})
+        store.finish(name, rows, {key: value for key, value in record.items() if value is not None})
     return name
 
 
-def keep_grid(store: Store, found: RunResult, grid: str = LABEL) -> None:
-    """Stores a grid with the cell of one run."""
-    cell = Cell(found.config.dataset, {}, found.config, run_id(found.config))
-    with store.locked():
-        described = to_json(load_grid(GRID), "paper", {}, [cell])
-        store.write_grid(grid, ordered(described, described["cells"]))
+def rewrite(store: Store, found: RunResult, change, **record) -> str:
+    """Stores a run whose author has changed its rounds in place, and let its summary follow from them; returns its id."""
+    rows = [dict(row) for row in found.run.rows]
+    rows = change(rows) or rows
+    return keep(store, found, rows, **{"summary": summarise(rows)} | record)
+
+
+def keep_grid(store: Store, found: RunResult) -> str:
+    """Stores the grid of one run, as the command line makes it, and returns its name."""
+    config = found.config
+    setting = {"algorithm": config.algorithm["name"], "dataset": config.dataset, "partition": config.partition}
+    options = {key: value for key, value in config.algorithm.items() if key != "name"}
+    overrides = {key: value for key, value in SMALL.items() if key not in setting} | options
+    return store_cells(store, ExperimentSpec(single(setting, [config.seed]), PAPER, overrides=overrides))
 
 
 def from_base(**settings: Any) -> tuple[RunResult, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from bench.cli.app import app
 from bench.execution.verification import draw
 from bench.results import verified
 from bench.results.store import Store
-from tests.support.trained import from_base, keep, keep_grid, trained
+from tests.support.stored_experiments import tamper
+from tests.support.trained import from_base, keep, keep_grid, rewrite, trained
 
 PROX = {"algorithm": "fedprox", "mu": 0.1}
 
@@ -105,37 +107,130 @@ def test_a_changed_method_is_found_and_named(store, fedprox, monkeypatch):
     assert "fedavg seed 0: equal, all 4 rounds; its code has changed since: algorithm fedavg" in text
 
 
+ELBRUS = {"processor": "Elbrus"}
+
+
+def lower(gap: float, number: int = 3):
+    """Takes something from the accuracy of one round, the best of which stays."""
+
+    def change(rows):
+        rows[number - 1]["accuracy"] -= gap
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("gap", "machine", "code", "said"),
     [
-        (
-            0.01,
-            {"processor": "Elbrus"},
-            0,
-            "all 4 rounds within 1 points, though not bit for bit (processor Elbrus there",
-        ),
-        (
-            0.01,
-            {"processor": None},
-            0,
-            "not bit for bit (the record names no processor; first difference, stored and now",
-        ),
+        (0.01, ELBRUS, 0, "all 4 rounds within 1 points, though not bit for bit (processor Elbrus there"),
+        (0.01, {"processor": None}, 0, "(the record names no processor; first difference, stored and now"),
         (0.01, {"versions": {"torch": "1.0"}}, 0, "(torch 1.0 there, "),
         (0.01, {}, 1, "DIFFERS in accuracy of round 3"),  # of the same kind of machine
-        (0.1, {"processor": "Elbrus"}, 1, "DIFFERS in accuracy of round 3: "),
+        (0.1, ELBRUS, 1, "DIFFERS in accuracy of round 3: "),
     ],
 )
-def test_another_kind_of_machine_may_differ_by_a_tolerance(store, fedprox, gap, machine, code, said):
-    rows = [dict(row) for row in fedprox.run.rows]
-    rows[2]["accuracy"] -= gap
-    summary = {"last": fedprox.record["summary"]["last"]}  # what does not change by it
-    record = {
-        key: value for key, value in {**fedprox.record, **machine, "status": "diverged"}.items() if value is not None
-    }
-    run = keep(store, replace(fedprox, record={**record, "summary": summary, "status": "stopped"}), rows)
-    found, text = verify(store.folder)
-    assert found == code and said in text, text
-    assert run in text
+def test_another_kind_of_machine_may_differ_by_a_tolerance(store, fedprox, tmp_path, gap, machine, code, said):
+    run, file = rewrite(store, fedprox, lower(gap), **machine), tmp_path / "verified.json"
+    found, text = verify(store.folder, "--write", file, "--author", "Ann")
+    assert found == code and said in text and run in text, text
+    numbers = json.loads(file.read_text())[run]
+    assert numbers["result"] == "different" or (numbers["tolerance"], round(numbers["gap"], 6)) == (0.02, gap)
+
+
+def without_accuracy(*numbers: int):
+    return lambda rows: [row.pop("accuracy") for row in rows if row["round"] in numbers] and None
+
+
+def all_rounds(**given: float):
+    return lambda rows: [row.update(given) for row in rows] and None
+
+
+@pytest.mark.parametrize(
+    ("change", "record", "said"),
+    [
+        (without_accuracy(3, 4), {}, "DIFFERS in accuracy of round 3: None and "),
+        (without_accuracy(1, 2, 3), ELBRUS, "DIFFERS in accuracy of round 1: None and "),
+        (lower(0.015, 1), ELBRUS, "DIFFERS in accuracy of round 1: "),  # where rounding has not grown
+        (lower(-0.3, 4), ELBRUS, "DIFFERS in accuracy of round 4: "),
+        (all_rounds(loss=0.001), ELBRUS, "DIFFERS in loss of round 1: 0.001 and "),
+        (lambda rows: rows[:3], {}, "DIFFERS in the last round: it has 3 rounds, but its config 4"),
+        (lambda rows: rows[:3], {"seconds": 1e6}, "DIFFERS in the last round: it has 3 rounds, but its config 4"),
+        (lambda rows: rows[:3], {"status": "stopped"}, "only searches on validation data stop runs"),
+        (
+            lambda rows: rows[:3],
+            {"status": "diverged", "reason": "inf"},
+            "DIFFERS in the last round: 3 and a later one",
+        ),
+        (list, {"diagnostics": {"clusters": [1]}, **ELBRUS}, "DIFFERS in diagnostics"),
+        (list, {"bytes_per_client": 1.0}, "DIFFERS: its record has 1.0 as bytes_per_client, but its rounds "),
+    ],
+    ids=["last", "best", "first", "up", "loss", "short", "long", "stopped", "diverged", "diagnostics", "bytes"],
+)
+def test_a_run_that_was_rewritten_with_all_that_follows_from_it_is_found(store, fedprox, change, record, said):
+    rewrite(store, fedprox, change, **record)
+    code, text = verify(store.folder)
+    assert code == 1 and said in text, text
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            {"client_accuracies": lambda found: [1.0 - one for one in found], **ELBRUS},
+            "as mean of client_accuracies, but",
+        ),
+        ({"client_accuracies": lambda found: found[::-1], **ELBRUS}, "DIFFERS in client_accuracies (stored and now"),
+        ({"client_accuracies": lambda found: found[::-1]}, "DIFFERS in client_accuracies (stored and now)"),
+        ({"loss": 1e-9, "client_accuracies": lambda found: found[::-1], **ELBRUS}, "client_accuracies, on average by "),
+    ],
+)
+def test_accuracies_of_clients_are_compared_on_every_machine(store, record, said):
+    found = trained(algorithm="local", partition="feature-shift", clients=4, lr=0.5)
+    more, change = record.get("loss", 0.0), record["client_accuracies"]
+    record = {**record, "client_accuracies": change(found.record["client_accuracies"]), "loss": None}
+    rewrite(store, found, lambda rows: rows[-1].update(loss=rows[-1]["loss"] + more), **record)
+    code, text = verify(store.folder)
+    assert code == 1 and said in text, text
+
+
+def test_an_accuracy_that_is_no_number_ends_nothing(store, fedprox):
+    rewrite(store, fedprox, list)
+    broken = trained(algorithm="fedavg")
+    keep(store, broken, tampered("accuracy", None)(broken.run.rows))
+    code, text = verify(store.folder)
+    assert code == 1 and "DIFFERS: its accuracy of round 2 is None, but must be a number" in text and "1 equal" in text
+
+
+def test_what_a_record_leaves_out_is_said(store, fedprox):
+    keep(store, fedprox, code=None, partition_digest=None)
+    code, text = verify(store.folder)
+    assert code == 0 and "equal, all 4 rounds; its record does not say: code, partition_digest\n" in text
+
+
+def test_runs_are_drawn_by_a_new_seed_that_is_printed_and_written(store, tmp_path):
+    file = tmp_path / "verified.json"
+    for seed in range(2):
+        keep(store, trained(algorithm="fedavg", seed=seed))
+    texts = [verify(store.folder, "--sample", 1, "--write", file, "--author", "Ann")[1] for _ in range(2)]
+    seeds = [int(re.search(r"drawn by --seed (\d+)\n", text)[1]) for text in texts]
+    assert seeds[0] != seeds[1] and {one["seed"] for one in json.loads(file.read_text()).values()} <= {*seeds}
+    assert "drawn by --seed 7\n" in verify(store.folder, "--sample", 1, "--seed", 7)[1]
+
+
+def test_a_grid_whose_cells_are_runs_of_other_settings_differs_though_each_run_is_equal(store, fedprox):
+    keep(store, fedprox)
+    label = keep_grid(store, fedprox)
+    code, text = verify(store.folder)
+    assert code == 0 and f"{label}: follows its grid in 1 of 1 cells\n" in text
+    other = trained(**PROX, lr=0.1)
+    run = keep(store, other)
+    tamper(store, label, lambda grid: grid["cells"][0].update(run=run, config=other.config.canonical()))
+    code, text = verify(store.folder)
+    assert (
+        code == 1
+        and f"{label}: DIFFERS in digits label-2 fedprox seed 0: lr is 0.1, but " in text
+        and "2 equal" in text
+    )
 
 
 def test_what_cannot_be_compared_is_named_and_is_no_success(store, fedprox):
@@ -158,28 +253,40 @@ def test_what_cannot_be_compared_is_named_and_is_no_success(store, fedprox):
         assert said in text, (said, text)
 
 
-def test_of_a_long_run_the_first_rounds_are_trained(store, fedprox):
-    slow = [{**row, "seconds": 400.0 * row["round"]} for row in fedprox.run.rows]
-    keep(store, fedprox, slow)
-    assert "equal, the first 3 of 4 rounds" in verify(store.folder)[1]
-    assert "equal, the first 1 of 4 rounds" in verify(store.folder, "--rounds", 1)[1]
-    assert "equal, all 4 rounds" in verify(store.folder, "--whole")[1]
-    keep(store, local := trained(algorithm="local"), [{**row, "seconds": 400.0} for row in local.run.rows])
-    code, text = verify(store.folder, "--all")
+def test_of_a_run_that_takes_long_here_the_first_rounds_are_trained_and_said(store, fedprox, tmp_path):
+    file = tmp_path / "verified.json"
+    run = rewrite(store, fedprox, lambda rows: rows[-1].update(seconds=1e6))
+    assert "equal, all 4 rounds" in verify(store.folder)[1]  # whatever its record says
+    code, text = verify(store.folder, "--minutes", 0, "--write", file, "--author", "Ann")
+    assert code == 0 and "equal, the first 3 of 4 rounds" in text and text.endswith("\n1 first rounds equal.\n")
+    written = json.loads(file.read_text())[run]
+    assert (written["result"], written["rounds"], written["of"]) == ("first rounds equal", 3, 4)
+    assert "equal, the first 1 of 4 rounds" in verify(store.folder, "--minutes", 0, "--rounds", 1)[1]
+    assert "equal, all 4 rounds" in verify(store.folder, "--minutes", 0, "--whole")[1]
+    rewrite(store, fedprox, lower(0.01, 1), **ELBRUS | {"versions": {"torch": "1.0"}})
+    assert verify(store.folder, "--minutes", 0)[0] == 1
+
+
+def test_rounds_without_an_accuracy_are_no_success(store):
+    keep(store, trained(algorithm="local"))
+    code, text = verify(store.folder, "--minutes", 0)
     assert (
-        code == 0 and "bytes and examples of the first 3 of 4 rounds equal, but none of these has an accuracy" in text
+        code == 2 and "bytes and examples of the first 3 of 4 rounds equal, but none of these has an accuracy" in text
     )
-    assert text.endswith("1 equal, 1 no accuracy compared.\n") or text.endswith("1 no accuracy compared, 1 equal.\n")
+    keep(store, trained(algorithm="fedavg"))
+    code, text = verify(store.folder, "--minutes", 0)
+    assert code == 0 and "1 no accuracy compared" in text and "1 first rounds equal" in text
 
 
 def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_trained_again(store):
     stopped = trained(algorithm="fedavg", split="validation")
-    keep(store, stopped, [*stopped.run.rows[:2]], status="stopped", summary={})
+    rewrite(store, stopped, lambda rows: rows[:2], status="stopped")
     after, summary = from_base(algorithm="ccvr", base="fedavg")
-    keep(store, after, base_summary=summary, base_seconds=1.0)
+    keep(store, after, base_summary=summary, base_seconds=1e6)
     code, text = verify(store.folder)
-    assert code == 0 and "ccvr seed 0: equal, all 1 rounds" in text and "fedavg seed 0: equal, all 2 rounds" in text
-    code, text = verify(store.folder, "--minutes", 0.001)
+    assert code == 0 and "ccvr seed 0: equal, all 1 rounds" in text, text
+    assert "fedavg seed 0: equal, the first 2 of 4 rounds" in text
+    code, text = verify(store.folder, "--minutes", 0)
     assert code == 0 and "not compared: it starts from the end of " in text
 
 
@@ -188,9 +295,9 @@ def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store,
     assert verify(store.folder, "--write", file, "--author", "Jane Doe")[0] == 0
     written = json.loads(file.read_text())[run]
     assert (written["result"], written["by"], written["rounds"], written["of"]) == ("equal", "Jane Doe", 4, 4)
-    assert {*verified.confirmed(store, verified.read(file))} == {run}
+    assert {*verified.current(store, verified.read(file))} == {run}
     keep(store, fedprox, tampered("loss", 0.125)(fedprox.run.rows))
-    assert verified.confirmed(store, verified.read(file)) == {}
+    assert verified.current(store, verified.read(file)) == {}
     file.write_text('{"x": 1}')
     code, text = verify(store.folder, "--write", file, "--author", "Jane Doe")
     assert code == 2 and "does not say which runs are verified" in text
@@ -198,7 +305,7 @@ def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store,
 
 def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(store, fedprox, tmp_path, monkeypatch):
     run, bundle, moved = keep(store, fedprox), tmp_path / "mine.zip", tmp_path / "empty" / "theirs.zip"
-    keep_grid(store, fedprox)
+    label = keep_grid(store, fedprox)
     (store.run_folder(run) / "final.pt").write_bytes(b"a state, which stays at home")
     words = ["export", "--bundle", bundle, "--author", "Jane Doe", "--results-dir", store.folder]
     assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0
@@ -208,10 +315,9 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     moved.parent.mkdir()
     moved.write_bytes(first)
     monkeypatch.chdir(moved.parent)
-    assert verify("theirs.zip", "--all") == (
-        0,
-        f"1 of 1 runs of theirs.zip\n{run}  digits label-2 fedprox seed 0: equal, all 4 rounds\n1 equal.\n",
-    )
+    line = f"{run}  digits label-2 fedprox seed 0: equal, all 4 rounds"
+    lines = [f"{label}: follows its grid in 1 of 1 cells", "1 of 1 runs of theirs.zip", line, "1 equal.", ""]
+    assert verify("theirs.zip", "--all") == (0, "\n".join(lines))
     assert os.listdir() == ["theirs.zip"]
     result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])
     assert result.exit_code == 0 and "1 runs taken" in result.output
