@@ -71,8 +71,8 @@ def _names() -> list[str]:
 
 # Blocks
 
-_BLOCKS = """Formulas unfold at a click, with the symbols that options are about. Cost is of the training of clients. Where a server
-works more than they do, a line says so."""
+_BLOCKS = """Formulas unfold at a click, with the symbols that options are about. Cost is of the training of clients. Where a
+server works more than they do, a line says so."""
 
 
 def _file(names: list[str]) -> str:

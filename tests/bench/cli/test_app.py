@@ -228,7 +228,12 @@ def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     code, text = bench(*arguments, "--budget", "smoke")
     rows = [re.findall(r"[^│]+", line) for line in text.splitlines() if "fmnist" in line]
     found = {name: last for _, name, *_, last in ([cell.strip() for cell in row] for row in rows)}
-    assert code == 0 and "0.0018" in text and [*found] == ["local", "fedavg", "fedavg fedcollab"] and found["local"] == "0.00"
+    assert (
+        code == 0
+        and "0.0018" in text
+        and [*found] == ["local", "fedavg", "fedavg fedcollab"]
+        and found["local"] == "0.00"
+    )
     assert re.fullmatch(r"[\d.]+", found["fedavg"])
     assert re.fullmatch(r"≤ [\d.]+", found["fedavg fedcollab"]), "of discriminators, which may stop early"
     _, published = bench(*arguments, "--set", "divergence=published", "--budget", "paper")

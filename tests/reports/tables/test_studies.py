@@ -103,7 +103,9 @@ def test_a_board_names_the_methods_whose_paper_was_not_at_hand(board):
     assert "not at hand" not in api.render(board.save(), "small_table", "paper")
     for method in ("feddc", "fedamp", "scaffold"):
         board.add("cifar10 label-2", method, [0.5] * 6)
-    assert "as the text of the paper was not at hand: FedDC, FedAMP.\n" in api.render(board.save(), "small_table", "paper")
+    assert "as the text of the paper was not at hand: FedDC, FedAMP.\n" in api.render(
+        board.save(), "small_table", "paper"
+    )
 
 
 def test_a_board_of_one_search_seed_says_so_in_its_title(board):
