@@ -165,6 +165,14 @@ class Dense(Combination):
         )
         return super().caveats(task) + ([own] if hours >= 1 and task.device.type == "cpu" else [])
 
+    @property
+    def server_examples(self) -> int:
+        """One for each image of which an epoch computes gradients, through however many models: of each step of the generator,
+        of the student, and of the shift."""
+        epochs = self.distillation_epochs
+        distilled = epochs * (epochs + 1) // 2
+        return self.synthetic_batch_size * (epochs * self.generator_steps + distilled * (2 if self.shift else 1))
+
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
         teachers = Teachers(task, models)
         student = Student(self, task, deployed)

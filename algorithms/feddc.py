@@ -27,7 +27,8 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.feddyn import FedDyn
+from algorithms.shared.control_variates import KeepsControls
+from algorithms.shared.dynamic_regulariser import DynamicRegulariser
 from algorithms.shared.local_sgd import clipped
 from algorithms.shared.types import Batch
 
@@ -37,7 +38,7 @@ MomentumMode = Literal["outside", "none"]
 
 @registered("feddc")
 @dataclass(frozen=True)
-class FedDC(FedDyn):
+class FedDC(KeepsControls, DynamicRegulariser):
     """The gradient of a step is grad loss + alpha_i (x - w + h_i) + G / s_i - g_i, with the model w received.
 
     After training, with d_i = trained - w and K steps, h_i grows by d_i, and g_i becomes g_i - G / s_i - d_i / (K lr). Then
@@ -70,8 +71,6 @@ class FedDC(FedDyn):
     drifts: Drifts = "all"
     momentum_mode: MomentumMode = "outside"
 
-    broadcast = ("control",)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("drifts", self.drifts, get_args(Drifts))
@@ -90,15 +89,9 @@ class FedDC(FedDyn):
             "because lr alpha_i is above 2."
         ]
 
-    def init_client(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_client(task, params), "control": tree.zeros_like(params)}
-
-    def init_server(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_server(task, params), "control": tree.zeros_like(params)}
-
     def result_template(self, state: State) -> Tree:
-        sent = {"change": state["server"]["control"]}
-        return {**super().result_template(state), **sent, **({"drift": sent} if self.drifts == "cohort" else {})}
+        drift = {"drift": state["server"]["memory"]} if self.drifts == "cohort" else {}
+        return {**super().result_template(state), **drift}
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """As in FedDyn, with 1 / s_i."""
@@ -107,13 +100,13 @@ class FedDC(FedDyn):
             inverse = sum(task.sizes(torch.arange(task.population))) / task.population / cohort.num_examples
         return {**super().cohort_states(task, cohort, state), "inverse_share": inverse}
 
-    def correction(self, view: ClientView) -> Tree:
+    def control_offset(self, view: ClientView) -> Tree:
         """G / s_i - g_i."""
         inverse, control = view.client["inverse_share"], view.client["control"]
         return tree.map(lambda G, g: inverse * G - g, view.server["control"], control)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        correction = self.correction(view)
+        correction = self.control_offset(view)
         outside = self.momentum_mode == "outside" and view.settings.momentum > 0
 
         def corrected(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:

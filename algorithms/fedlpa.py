@@ -14,6 +14,7 @@ from torch import Tensor
 
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.oneshot import Combination
+from algorithms.shared.hold_out import num_held
 from algorithms.shared.types import BatchPlan, ClientData, ClientView
 from bench.models.base import BoundModel, Model
 from bench.models.taps import Call, Taps
@@ -32,8 +33,8 @@ class FedLPA(Combination):
 
     Of a convolution, x are patches: A sums over positions and divides by their number squared, B sums over them and multiplies
     by their number. All other params, those of grouped convolutions, and buffers are means by p_i. Each client sends its model
-    and, after one more pass over its data in evaluation mode, one triangle of each factor. That pass counts neither as a round
-    nor in the examples of a run. The server solves in double precision.
+    and, after one more pass over its data in evaluation mode, one triangle of each factor. That pass is no round of
+    the run, but its examples count. The server solves in double precision.
 
     A client whose model has converged on one class has gradients near 0, so that only r speaks for it.
 
@@ -125,6 +126,9 @@ class FedLPA(Combination):
                 x = x - 2 / x.numel() * apply(apply(x) - z)
             return x, self.gradient_steps
         return conjugate_gradients(apply, precondition, z, start, self.cg_iterations)
+
+    def own_workload(self, num_examples: int) -> int:
+        return num_examples - num_held(num_examples, self.oneshot.hold_out)
 
     def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         sides = [len(side) for pair in shapes_of(task.model).values() for side in pair]

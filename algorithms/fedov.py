@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import algorithms
 from algorithms import (
     Batch,
     ClientView,
@@ -20,6 +19,7 @@ from algorithms import (
     State,
     Task,
     Tree,
+    above,
     at_least,
     descend,
     gradient,
@@ -39,7 +39,7 @@ from bench.models.taps import Taps
 from bench.seeding import keys_from, uniform_from_keys
 
 Optimizer = Literal["adam", "sgd"]
-Terms = Literal["full", "joint"]
+Terms = Literal["auto", "joint", "full"]
 
 
 @registered("fedov")
@@ -54,7 +54,7 @@ class FedOV(OneExchange):
 
     where f is the first linear layer that is hidden, b is one uniform number for the batch, and the last mean is over pairs of
     different labels; without one the term is 0, as for a client with one class. `terms` "joint" is CE on x and o in one
-    batch, which the code has for models with batch normalisation.
+    batch, which the code has for models with batch normalisation. By default, models with buffers have it, others are "full".
 
     The deployed models vote: with q_i = softmax(z_i), the `voters` models with the smallest q_i[u] add up q_i[c], c < C.
 
@@ -65,20 +65,23 @@ class FedOV(OneExchange):
     blur is the longer one, and whether both squares turn alike, are ours.
 
     Attributes:
-        optimizer: "adam", with the settings `lr` (0.001 in the code, 200 epochs) and `weight_decay` and without the setting
-            `momentum`, or "sgd" with all of them.
-        terms: the loss: "full", with all five terms, or "joint", of images and destroyed images alone, in one batch.
+        optimizer: "adam", with the setting `weight_decay` and without `lr` and `momentum`, or "sgd" with all of them.
+        adam_lr: learning rate of Adam, > 0; the code trains 200 epochs with 0.001.
+        terms: the loss: "full", with all five terms, or "joint", of images and destroyed images alone, in one batch; or "auto"
+            for what fits the model.
         attack_steps: steps that a destroyed image takes towards known classes, >= 0; without one the fourth term is the second.
         attack_step: length of one, for pixels in [0, 1], >= 0.
         mixup_weight: of the fifth term, that of mixed features, >= 0.
         voters: models that vote on an image, >= 0; 0 for all.
     """
 
+    version = 2  # 1 trained Adam with the setting lr, and all terms whatever the model
     deploys = "several"
 
     client_init: ClusterInit = "independent"
     optimizer: Optimizer = "adam"
-    terms: Terms = "full"
+    adam_lr: float = 0.001
+    terms: Terms = "auto"
     attack_steps: int = 5
     attack_step: float = 0.002
     mixup_weight: float = 0.01
@@ -87,6 +90,7 @@ class FedOV(OneExchange):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("optimizer", self.optimizer, get_args(Optimizer))
+        above("adam_lr", self.adam_lr, 0)
         one_of("terms", self.terms, get_args(Terms))
         at_least("attack_steps", self.attack_steps, 0)
         at_least("attack_step", self.attack_step, 0)
@@ -96,11 +100,18 @@ class FedOV(OneExchange):
     @property
     def passes_per_example(self) -> int:
         """Three batches and the steps of the attack; or two."""
-        return 3 + self.attack_steps if self.terms == "full" else 2
+        return 2 if self.terms == "joint" else 3 + self.attack_steps
+
+    def for_model(self, has_buffers: bool) -> "FedOV":
+        return replace(self, terms="joint" if has_buffers else "full") if self.terms == "auto" else self
+
+    def step(self, task: Task, state: State) -> State:
+        return super(FedOV, self.for_model(bool(state["buffers"]))).step(task, state)
 
     # On one client
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        method = self.for_model(bool(view.client["buffers"]))
         own = replace(view, model=view.model.copy(view.client["buffers"], training=True))
         transform = data.federation.transform
         scale = getattr(transform, "std", None)
@@ -108,8 +119,8 @@ class FedOV(OneExchange):
         length = self.attack_step if scale is None else self.attack_step / scale.abs().to(view.num_examples.dtype)
 
         def slope(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-            outliers = self.outliers(params, batch, view, black, length)
-            return gradient(lambda p, b, v: self.open_set_loss(p, b, v, outliers), params, batch, view)
+            outliers = method.outliers(params, batch, view, black, length)
+            return gradient(lambda p, b, v: method.open_set_loss(p, b, v, outliers), params, batch, view)
 
         start = view.client["params"]
         if self.optimizer == "sgd":
@@ -120,11 +131,11 @@ class FedOV(OneExchange):
 
     def _adam(self, params: Tree, data: ClientData, plan: BatchPlan, view: ClientView, slope: GradientOf) -> Tree:
         """Params after one step of Adam per batch, its moments 0 at first."""
-        settings = view.settings
+        decay = view.settings.weight_decay
         moments = {"first": tree.zeros_like(params), "second": tree.zeros_like(params)}
         for step, index in enumerate(plan, 1):
             found = slope(self.local_loss, params, data.take(index), view)
-            new = adam_step(params, found, moments, step, lr=settings.lr, weight_decay=settings.weight_decay)
+            new = adam_step(params, found, moments, step, lr=self.adam_lr, weight_decay=decay)
             params, moments = unless_padding(index, Trained(*new), Trained(params, moments))
         return params
 
@@ -200,8 +211,11 @@ class FedOV(OneExchange):
         return super().traffic(task) + self.deploy_traffic(task, task.model)["bytes_down"] // task.population
 
     def caveats(self, task: Task) -> list[str]:
-        own = [f"{algorithms.name_of(self)}: the authors' code trains models with batch normalisation by terms joint."]
-        return super().caveats(task) + (own if self.terms == "full" and task.model.init_buffers() else [])
+        if self.optimizer == "sgd":
+            return super().caveats(task)
+        rounds = task.settings.rounds
+        several = f"Clients trained alone for {rounds} rounds, in each of which the moments of Adam started anew."
+        return [several] if rounds > 1 else []
 
 
 class Outliers(NamedTuple):

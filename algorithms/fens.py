@@ -16,7 +16,7 @@ import algorithms
 from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.fedopt import FedAdam
 from algorithms.oneshot import Combination, OneShot, side_by_side
-from algorithms.shared.hold_out import held_part
+from algorithms.shared.hold_out import held_part, num_held
 from algorithms.shared.types import RunConfig
 from bench.models.base import BoundModel, Model
 from bench.models.ensemble import Aggregated, HiddenLayer, Linear, Weights
@@ -43,7 +43,7 @@ class Fens(Combination):
     In a round every client takes one SGD step on the cross-entropy of a batch, and the server a step of FedAdam along the mean
     change, weighed by numbers of held-out examples: m = beta1 m + (1 - beta1) D, v = beta2 v + (1 - beta2) D^2 from 0, and
     h + server_lr m / (sqrt(v) + tau). These rounds are not rounds of the run: they take place when the model is deployed, and
-    their bytes count then. A client with one example holds out none, and trains no aggregator.
+    their bytes and examples count then. A client with one example holds out none, and trains no aggregator.
 
     The paper's body was not at hand, so that defaults are those of the scripts of its code. How the code rounds to eight bits
     was not read either: here each tensor of weights is rounded to multiples of its largest magnitude / 127.
@@ -162,6 +162,9 @@ class Fens(Combination):
             "client-weights": Weights(inputs, classes, False),
         }[self.aggregator]
         return Aggregated(task.model.input_shape, classes, members, aggregator)
+
+    def own_workload(self, num_examples: int) -> int:
+        return self.aggregator_rounds * min(self.aggregator_batch_size, num_held(num_examples, self.oneshot.hold_out))
 
     def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Every client receives all models once, and exchanges the aggregator in each of its rounds."""

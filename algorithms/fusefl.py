@@ -28,7 +28,7 @@ from algorithms.oneshot import OneExchange, side_by_side
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import cross_entropy, task_loss
 from algorithms.shared.partial import check_classifier, descend_on, pick
-from algorithms.shared.types import BatchPlan, ClientData, Settings
+from algorithms.shared.types import BatchPlan, ClientData, ClientOutputs, OnClient, Settings
 from bench.models.base import Model
 from bench.models.calibrated import wrap
 from bench.models.concat import classifier_part
@@ -46,6 +46,9 @@ class FuseFL(OneExchange):
     `adapter` "conv1x1": a 1x1 convolution of client i's, trained with its block k, of their concatenation. Momentum starts anew
     in each round. It is no one-shot method: it needs K exchanges.
 
+    A phase has 1/K of `local_epochs` (or `local_steps`), so that a client trains as long as in other methods. Where K does not
+    divide them, the first phases have one more. No phase has less than one.
+
     Deployed are all m networks, fused: the sum of their last features under the mean of their classifiers, or, with
     `multihead`, the sum of the logits of their own. The code then trains the classifier again on Gaussian features: that is
     `ccvr` around this method, with virtual_per_class 5000 and transform_stage none. Before the last phase, later blocks are
@@ -61,11 +64,13 @@ class FuseFL(OneExchange):
 
     Attributes:
         blocks: K, >= 1, at most the number of layers.
-        phase_rounds: rounds of a phase, of `local_epochs` epochs each, >= 1; a run has K times as many, whatever `rounds` says.
+        phase_rounds: rounds of a phase, >= 1, each with its share of the epochs; a run has K times as many, whatever `rounds`
+            says.
         adapter: what fuses outputs, their "mean" or a "conv1x1".
         multihead: whether clients keep their own classifiers.
     """
 
+    version = 2  # 1 trained every phase as long as other methods train in all
     deploys = "fused"
 
     blocks: int = 2
@@ -87,6 +92,14 @@ class FuseFL(OneExchange):
     def num_rounds(self, settings: Settings) -> int:
         return self.blocks * self.phase_rounds
 
+    def in_phase(self, settings: Settings, phase: int) -> Settings:
+        """The settings of a round of a phase, from 0: with its share of the epochs or steps."""
+        epochs, steps = (
+            number and max(1, (number + self.blocks - 1 - phase) // self.blocks)
+            for number in (settings.local_epochs, settings.local_steps)
+        )
+        return replace(settings, local_epochs=epochs, local_steps=steps)
+
     def training(self, task: Task) -> Task:
         if self.adapter == "mean" or isinstance(task.model, WithAdapters):
             return task
@@ -106,6 +119,13 @@ class FuseFL(OneExchange):
                     "with shortcuts; use a model whose layers are a chain, such as simple-cnn, or another number of blocks."
                 )
         return super().init(task)
+
+    def map_clients(self, task: Task, fn: OnClient, cohort: Cohort, state: State) -> ClientOutputs:
+        return super().map_clients(self._shortened(task, state), fn, cohort, state)
+
+    def _shortened(self, task: Task, state: State) -> Task:
+        """The task of the round that follows a state."""
+        return replace(task, settings=self.in_phase(task.settings, state["round"] // self.phase_rounds))
 
     # On one client
 
@@ -161,7 +181,7 @@ class FuseFL(OneExchange):
         return {}
 
     def _finished(self, task: Task, state: State, cohort: Cohort, *, bytes_up: int, **new: Tree) -> State:
-        after = super()._finished(task, state, cohort, bytes_up=0, **new)
+        after = super()._finished(self._shortened(task, state), state, cohort, bytes_up=0, **new)
         first, phase = state["round"] % self.phase_rounds == 0, state["round"] // self.phase_rounds
         spent = self._phase_bytes(task, phase, len(cohort.ids)) if first else (0, 0)
         down, up = (len(cohort.ids) * number for number in spent)
@@ -202,13 +222,19 @@ class FuseFL(OneExchange):
         return round((trained + self.deploy_traffic(task, task.model)["bytes_down"]) / task.population)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        return super().workload(replace(settings, rounds=self.num_rounds(settings)), num_examples)
+        phases = [self.in_phase(settings, phase) for phase in range(self.blocks)]
+        return self.phase_rounds * sum(self.visits(own, num_examples) for own in phases)
 
     def state_templates(self, task: Task) -> list[State]:
         return [{**state, "round": self.num_rounds(task.settings)} for state in super().state_templates(task)]
 
     def caveats(self, task: Task) -> list[str]:
-        return super().caveats(replace(task, settings=replace(task.settings, rounds=self.phase_rounds)))
+        settings, several = task.settings, replace(task.settings, rounds=self.phase_rounds)
+        number, unit = (settings.local_epochs, "epochs") if settings.local_epochs else (settings.local_steps, "steps")
+        longer = (
+            f"fusefl: each of its {self.blocks} phases has one of the {number} {unit}, so that clients train longer."
+        )
+        return super().caveats(replace(task, settings=several)) + ([longer] if (number or 0) < self.blocks else [])
 
 
 def _inner(model: Model) -> Model:

@@ -43,10 +43,6 @@ class OneExchange(LocalTraining):
     def __post_init__(self) -> None:
         one_of("client_init", self.client_init, get_args(ClusterInit))
 
-    def training(self, task: Task) -> Task:
-        """The task on which clients train."""
-        return task
-
     def trained(self, task: Task, state: State) -> tuple[Cohort, Tree]:
         """The clients that have trained, and their models: "params" and "buffers", leaves [K, ...]."""
         own = self.training(task)
@@ -171,6 +167,16 @@ class Combination(PostHoc):
             models: theirs, "params" and "buffers", leaves [K, ...].
         """
         raise NotImplementedError
+
+    def own_workload(self, num_examples: int) -> int:
+        """Examples of which a client with so many computes gradients once its model is trained."""
+        return 0
+
+    def workload(self, settings: Settings, num_examples: int) -> int:
+        return super().workload(settings, num_examples) + self.own_workload(num_examples)
+
+    def deploy_examples(self, task: Task) -> int:
+        return self.server_examples + sum(map(self.own_workload, task.sizes(task.sample_cohort(0).ids)))
 
     def ensemble_traffic(self, task: Task, members: Model) -> int:
         """Bytes of m models that all clients of the population receive."""

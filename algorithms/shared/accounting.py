@@ -1,6 +1,6 @@
 """What the harness wants to know about a method, before a run and after it. The defaults fit nearly all methods."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import RunConfig, Settings, Task
@@ -34,6 +34,10 @@ class Accounting:
     def personal(self) -> bool:
         """Whether each client deploys a model of its own. A class attribute of that name will do."""
         return False
+
+    def for_model(self, has_buffers: bool) -> Self:
+        """The method with those options decided that it leaves to the model, which has buffers or none."""
+        return self
 
     def num_rounds(self, settings: Settings) -> int:
         """Communication rounds of a run: the setting `rounds`, unless the method has rounds of its own."""
@@ -73,6 +77,16 @@ class Accounting:
         those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
 
+    def deploy_examples(self, task: Task) -> int:
+        """Gradients of single examples that clients and the server compute in order to deploy a model, beside those of the
+        rounds. `workload` has the clients' share, and `server_examples` is the server's."""
+        return 0
+
+    @property
+    def server_examples(self) -> int:
+        """Examples of which the server computes gradients in order to deploy a model, such as images of a generator."""
+        return 0
+
     def validate(self, config: RunConfig) -> list[str]:
         """Why the method cannot train a run with these settings: sentences, or []."""
         return []
@@ -87,8 +101,14 @@ class Accounting:
         return False
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        """Examples that a client with so many trains on in a run, repetitions included, if it always takes part."""
+        """Examples that a client with so many trains on in a run and in order to deploy, repetitions included, if it always
+        takes part."""
         raise NotImplementedError
+
+    @property
+    def workload_is_bound(self) -> bool:
+        """Whether `workload` is an upper bound, because clients may train on fewer examples."""
+        return False
 
     def state_templates(self, task: Task) -> "list[State]":
         """A state as large as those of each stage of a run, with the "round" in which the stage ends; the last one is as large

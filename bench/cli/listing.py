@@ -89,7 +89,8 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
     from bench.experiments.cost import bytes_per_client, is_bound
     from bench.experiments.labels import competitor
 
-    counted: set[str] = set()  # runs that were counted in a row above
+    searches = searches or {}
+    counted: set[tuple[str, str]] = set()  # trainings that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
         around = [cell.wrapper] * cell.is_wrapped
@@ -100,10 +101,10 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         known = sorted((size, is_bound(cell.config)) for cell in members if (size := sizes[cell.id]) is not None)
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         traffic = [*({"bytes": size, "at_most": bound} for size, bound in ends), *[None] * (None in sizes.values())]
-        numbers = _with_searches(_counts(members, store, counted), members, searches or {})
+        numbers = _with_searches(_counts(members, store, counted, searches), members, searches)
         numbers |= {"bytes_per_client": traffic}
         rows.append({"dataset": dataset, "algorithm": algorithm} | numbers)
-    total = _with_searches(_counts(cells, store, set()), cells, searches or {})
+    total = _with_searches(_counts(cells, store, set(), searches), cells, searches)
     return [*rows, {"dataset": "", "algorithm": ""} | total]
 
 
@@ -223,16 +224,31 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
-def _counts(cells: list[Cell], store: Store, counted: set[str]) -> dict[str, int]:
+def _counts(
+    cells: list[Cell], store: Store, counted: set[tuple[str, str]], searches: Mapping[str, Search]
+) -> dict[str, int]:
     from bench.experiments.cost import examples_to_train
     from bench.experiments.planning import training_of
 
     done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})
-    trained = {cell.id: cell.config for cell in (training_of(cell) or cell for cell in cells) if cell.id not in counted}
+    trained, after = {}, {}
+    for cell in cells:
+        base = training_of(cell)
+        if base:  # what a method does with the models that another run has trained
+            after[cell.id] = examples_to_train(cell.config) - examples_to_train(base.config)
+        trained[_choice_of(cell, base, searches), (base or cell).id] = (base or cell).config
+    examples = [examples_to_train(config) for key, config in trained.items() if key not in counted]
     counted.update(trained)
-    examples = [examples_to_train(config) for config in trained.values()]
-    numbers = {"trials": len(cells), "chosen": chosen(cells), "trainings": len(trained), "done": done}
-    return numbers | {"examples": sum(examples), "unknown": examples.count(0)}
+    numbers = {"trials": len(cells), "chosen": chosen(cells), "trainings": len(examples), "done": done}
+    return numbers | {"examples": sum(examples) + sum(after.values()), "unknown": examples.count(0)}
+
+
+def _choice_of(cell: Cell, base: Cell | None, searches: Mapping[str, Search]) -> str:
+    """The name of the search that chooses how a cell's training is done; "" where none does, because all that is searched are
+    options of what is around the base that trains."""
+    search = searches.get(cell.id)
+    own = cell.config.algorithm.keys() if base else ()
+    return search.name if search and search.space.keys() - own else ""
 
 
 def _millions(count: int) -> str:

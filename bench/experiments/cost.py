@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import datasets
+from bench import models
 from bench.config.compatibility import shift_sizes
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def examples_to_train(config: RunConfig) -> int:
-    """Training examples of a run, summed over clients, epochs and rounds; 0 where the size of the dataset is unknown.
+    """Training examples of a run, summed over clients, epochs and rounds, with those of which the server computes gradients; 0
+    where the size of the dataset is unknown.
 
     As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
     """
@@ -42,9 +44,9 @@ def examples_to_train(config: RunConfig) -> int:
     else:
         each, more = divmod(examples, config.clients)
         sizes = Counter({each: config.clients - more, each + 1: more})
-    method = _method(json.dumps(config.algorithm))
+    method = _method(json.dumps(config.algorithm)).for_model(models.has_buffers(config.model))
     of_all = sum(clients * method.workload(Settings.of(config), size) for size, clients in sizes.items() if size)
-    return round(config.cohort_size * of_all / config.clients)
+    return round(config.cohort_size * of_all / config.clients) + method.server_examples
 
 
 def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, int]:

@@ -20,6 +20,7 @@ def local_models(task: Any, algorithm: RoundBased, state: dict, epochs: int | No
         steps = len(plan) if epochs is None else epochs * (len(plan) // task.settings.local_epochs)
         return algorithm.local_update(data, plan[:steps], view)
 
+    task = algorithm.training(task)
     cohort = algorithm.sample(task, state)
     engine = task.engine if epochs is None else "loop"
     outputs = algorithm.map_clients(replace(task, engine=engine), update, cohort, state)

@@ -246,6 +246,7 @@ class Run:
             scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
                 spent[key] += num_bytes
+            spent["examples"] += self.algorithm.deploy_examples(self.task)
             if not all(map(math.isfinite, scores.values())):
                 scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
             else:

@@ -233,6 +233,22 @@ def test_the_hours_are_said(name):
     assert Dense().traffic(task) == OneShot().traffic(task)
 
 
+@pytest.mark.parametrize("shift", [0.0, 8.0])
+def test_images_of_which_gradients_are_computed_count(shift, monkeypatch):
+    task, rows = toy_task(rounds=1, local_epochs=1), []
+
+    def counted(where, name, images):
+        original = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *given: rows.append(len(images(*given))) or original(*given))
+
+    counted(Dense, "generator_loss", lambda *given: given[-1])
+    counted(Student, "learns", lambda student, x, teacher: x)
+    counted(module, "shifted", lambda x, *_: x)
+    method = small(shift=shift)
+    deployed(method, task)
+    assert sum(rows) == method.deploy_examples(task) == method.server_examples > 0
+
+
 def test_dense_has_the_training_of_oneshot_and_nothing_more_to_send():
     task = toy_task(rounds=1)
     assert train(small(), task)["costs"] == train(OneShot(), task)["costs"]

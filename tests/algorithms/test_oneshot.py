@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import datasets
 from algorithms import fedlpa
 from algorithms.ccvr import CCVR
 from algorithms.ensemble import EnsembleOfClients, confusion
@@ -21,16 +22,26 @@ from algorithms.fens import Fens, in_eight_bits
 from algorithms.fusefl import FuseFL
 from algorithms.oneshot import OneShot
 from algorithms.shared import outliers, partial, tree
+from algorithms.shared.base import RoundHooks
 from algorithms.shared.hold_out import held_part, num_held, training_part
 from algorithms.shared.local_sgd import task_loss
 from algorithms.shared.types import Batch
 from bench import models
+from bench.cli.listing import costs
+from bench.config.methods import options_of
+from bench.config.resolve import resolve, trained_by
+from bench.config.schema import run_id
+from bench.experiments.cells import Cell
+from bench.experiments.cost import examples_to_train
 from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NormalisedClassifier, wrap
 from bench.models.concat import concatenate, encoder_part
 from bench.models.ensemble import RULES, Aggregated, ByRule, HiddenLayer, Linear, Voting, Weights, vote, votes
 from bench.models.fused import Fused, WithAdapters, adapter_of, block_inputs, fuse, is_chain, run_block
-from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
+from bench.results.store import Store
+from bench.simulation.local_models import local_models
+from bench.simulation.run import Run
+from tests.support.toy import NUM_CLASSES, SIZES, SMALL, assert_equal, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "oneshot_oracle.json").read_text())
 ENGINES = ["loop", "vectorised"]
@@ -419,6 +430,52 @@ def test_fens_needs_examples_that_are_held_out():
         Fens(base=OneShot())
 
 
+# What gradients cost that clients and the server compute once the models are trained
+
+
+def counting(monkeypatch, where, name, number):
+    """What number says of the arguments of each call of a function, from now on."""
+    seen, original = [], getattr(where, name)
+    monkeypatch.setattr(where, name, lambda *rest, **named: seen.append(number(*rest)) or original(*rest, **named))
+    return seen
+
+
+def test_gradients_of_the_aggregator_count(monkeypatch):
+    task = toy_task(rounds=1, local_epochs=1)
+    method = Fens(base=OneShot(hold_out=0.4), aggregator_rounds=3, aggregator_batch_size=4)
+    rows = counting(monkeypatch, RoundHooks, "local_loss", lambda method, params, batch, view: len(batch.y))
+    state = train(method, task)
+    del rows[:]
+    method.deploy(task, state, EVERYONE)
+    assert sum(rows) == method.deploy_examples(task) == 3 * (4 + 1 + 4 + 3 + 4)
+    assert sum(method.workload(task.settings, size) for size in SIZES) == state["costs"]["examples"] + sum(rows)
+
+
+def test_the_pass_for_curvature_counts(monkeypatch):
+    task = toy_task(rounds=1, local_epochs=1, participation=0.6)
+    method = FedLPA(base=OneShot(hold_out=0.3))
+    state = train(method, task)
+    rows = counting(monkeypatch, fedlpa, "curvature", lambda model, params, buffers, x, *_: len(x))
+    method.deploy(task, state, EVERYONE)
+    cohort = task.sample_cohort(0).ids
+    assert sum(rows) == method.deploy_examples(task) == sum(n - num_held(n, 0.3) for n in task.sizes(cohort))
+
+
+@pytest.mark.parametrize("name", ["fens", "fedlpa", "dense", "co-boosting"])
+def test_what_follows_the_training_is_in_the_row_of_a_run_and_known_before(name, tmp_path):
+    small = {key: value for key, value in SMALL.items() if key in options_of(name)}
+    common = {"dataset": "digits", "partition": "iid", "clients": 10, "rounds": 1, "local_epochs": 1}
+    common |= {"model": "mlp", "train_examples": 200, "test_examples": 50}
+    config = resolve({"algorithm": name, **common, **small})
+    base = trained_by(config)
+    run = Run(config, datasets.load("digits", None))
+    row, more = run.step(), run.algorithm.deploy_examples(run.task)
+    assert more > 0 and row["examples"] == examples_to_train(config) == examples_to_train(base) + more
+    cells = [Cell("digits", {}, one, run_id(one)) for one in (base, config)]
+    *_, total = costs(cells, Store(tmp_path))
+    assert (total["trainings"], total["examples"]) == (1, row["examples"])
+
+
 # FedLPA
 
 LPA = ORACLE["fedlpa"]
@@ -678,12 +735,12 @@ def test_the_joint_loss_follows_the_oracle():
 
 def test_steps_are_those_of_adam():
     task = toy_task(sizes=(12,), rounds=1, local_epochs=1)
-    state = train(FedOV(client_init="common"), task)
-    _, found = FedOV(client_init="common").trained(task, state)
+    method = FedOV(client_init="common")
+    _, found = method.trained(task, train(method, task))
     own = FedOV().training(task)
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in own.initial_params().items()}
-    adam = torch.optim.Adam(leaves.values(), lr=task.settings.lr, weight_decay=task.settings.weight_decay)
-    method = FedOV()
+    assert task.settings.lr != method.adam_lr == 0.001
+    adam = torch.optim.Adam(leaves.values(), lr=0.001, weight_decay=task.settings.weight_decay)
 
     def steps(data, plan, view):
         for index in plan:
@@ -767,8 +824,34 @@ def test_bytes_and_passes_of_fedov():
     task = paper_task()
     assert FedOV().traffic(task) == 2 * 4 * BYTES["fedov_params"] + BYTES["fedov_ensemble"]
     assert FedOV().passes_per_example == 8 and FedOV(terms="joint").passes_per_example == 2
-    assert "by terms joint" in FedOV().caveats(normalised_task(rounds=1))[-1]
-    assert FedOV(terms="joint").caveats(normalised_task(rounds=1)) == []
+
+
+def test_models_with_running_statistics_are_trained_by_terms_joint():
+    task = normalised_task(rounds=1, local_epochs=1)
+    usual, joint, full = (train(FedOV(**options), task) for options in ({}, {"terms": "joint"}, {"terms": "full"}))
+    assert_equal(usual["clients"], joint["clients"])
+    assert usual["costs"]["examples"] == joint["costs"]["examples"] == 2 * sum(SIZES)
+    assert not torch.equal(*(state["clients"]["rows"][0]["params"]["stem.weight"] for state in (usual, full)))
+    again = local_models(task, FedOV(), FedOV().init(task))
+    assert torch.equal(again["params"]["stem.weight"][0], usual["clients"]["rows"][0]["params"]["stem.weight"])
+    common = {
+        "dataset": "cifar10",
+        "partition": "iid",
+        "algorithm": "fedov",
+        "clients": 10,
+        "rounds": 1,
+        "local_epochs": 1,
+    }
+    plain, normalised = (examples_to_train(resolve(common | {"model": name})) for name in ("simple-cnn", "resnet18"))
+    assert (plain, normalised) == (8 * 50000, 2 * 50000)
+
+
+def test_that_moments_of_adam_start_anew_is_said_whatever_the_momentum():
+    for momentum in (0.0, 0.9):
+        (said,) = FedOV().caveats(toy_task(rounds=2, momentum=momentum))
+        assert "in each of which the moments of Adam started anew" in said
+    assert FedOV(optimizer="sgd").caveats(toy_task(rounds=2, momentum=0.0)) == []
+    assert FedOV().caveats(toy_task(rounds=1)) == FedOV().caveats(normalised_task(rounds=1)) == []
 
 
 def test_models_without_a_place_to_mix_or_for_the_class_unknown_are_refused():
@@ -882,7 +965,7 @@ def test_blocks_freeze_one_after_another(adapter, engine):
 def test_one_client_is_local_training_with_blocks_that_freeze():
     task = toy_task(sizes=(13,), rounds=1)
     state = train(FuseFL(), task)
-    alone = toy_task(sizes=(13,), rounds=2)
+    alone = toy_task(sizes=(13,), rounds=2, local_epochs=1)
     first = train(OneShot(), alone, 1)["clients"]["rows"][0]["params"]
 
     def second(data, plan, view):
@@ -896,6 +979,23 @@ def test_one_client_is_local_training_with_blocks_that_freeze():
         lambda x, first: BoundModel(task.model, {})(tree.row(own, 0), x), task.federation.test_images
     )
     torch.testing.assert_close(logits_of(task, FuseFL()), image)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "setting", "number", "shares"),
+    [(2, "local_epochs", 4, [2, 2]), (3, "local_epochs", 5, [2, 2, 1]), (3, "local_steps", 2, [1, 1, 1])],
+)
+def test_phases_share_the_epochs_of_a_round(blocks, setting, number, shares):
+    task = toy_task(sizes=(7, 7), rounds=1, **{"local_epochs": None, setting: number})
+    method = FuseFL(blocks=blocks)
+    assert [getattr(method.in_phase(task.settings, phase), setting) for phase in range(blocks)] == shares
+    state, found = method.init(task), []
+    for _ in range(blocks):
+        before, state = state["costs"]["examples"], method.step(task, state)
+        found.append((state["costs"]["examples"] - before) // 2)
+    expected = [replace(task.settings, **{setting: share}).num_visited(7) for share in shares]
+    assert found == expected and sum(found) == method.workload(task.settings, 7)
+    assert bool(method.caveats(task)) == (number < blocks)
 
 
 def test_running_statistics_of_frozen_blocks_stay():

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import re
 
 import pytest
 
@@ -57,9 +58,21 @@ def test_every_method_with_one_shared_model_is_on_a_board():
     on_board = {name: load_grid(name).axes["algorithm"] for name in (*SHARED, "leaderboard_oneshot")}
     assert {on_board[name][0] for name in SHARED} == {"fedavg"}
     assert {*on_board["leaderboard_fmnist"]} == found - LEFT_OUT - ONE_SHOT - NEEDS_GPU
-    assert {*on_board["leaderboard_oneshot"]} == ONE_SHOT
+    assert {*on_board["leaderboard_oneshot"], *load_grid("leaderboard_oneshot").axes["wrapper"]} - {"none"} == ONE_SHOT
     # The others have no more than the first wave.
     assert {*on_board["leaderboard_mnist"]} == {*on_board["leaderboard_cifar10"]} < {*on_board["leaderboard_fmnist"]}
+
+
+def test_fens_has_a_rival_on_the_same_models_and_all_others_start_alike():
+    starts: dict[tuple, set[str]] = {}
+    for cell in cells_of("leaderboard_oneshot"):
+        base = cell.config.algorithm.get("base") or cell.config.algorithm
+        if base["name"] == "oneshot":
+            starts.setdefault((base["client_init"], base["hold_out"]), set()).add(cell.wrapper)
+    assert starts == {
+        ("common", 0.0): {"none", "ensemble", "ensemble-vote", "ensemble-weighted", "fedlpa"},
+        ("independent", 0.1): {"ensemble", "fens", "fens-linear"},
+    }
 
 
 def _deploys_many(method: str) -> bool:
@@ -138,6 +151,17 @@ def test_each_personal_method_has_one_row_beside_local_and_fine_tuned_fedavg():
         assert _deploys_many(cell.config.algorithm["name"])
         if cell.wrapper == "finetune":
             assert (cell.config.algorithm["finetune_length"], cell.config.algorithm["finetune_unit"]) == (5, "epochs")
+
+
+def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_notes_name_all():
+    grid, configs = load_grid("leaderboard_personal"), one_of_each("leaderboard_personal", "label-2")
+    after, before = (note for note in grid.report.notes if note.startswith("Scored "))
+    assert after.startswith("Scored after ") and before.startswith("Scored before ")
+    for method, config in configs.items():
+        assert config.algorithm.get("scored", "after") == "after"
+        title = algorithms.title_of(method).removesuffix(" (personal)")
+        named = [re.search(rf"(?<![-\w]){title}\b", note) is not None for note in (after, before)]
+        assert sum(named) == 1 and (named[0] or "scored" not in config.algorithm), method
 
 
 @pytest.fixture(scope="module")

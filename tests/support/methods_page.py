@@ -215,22 +215,24 @@ def _written(default: Any) -> str:
 
 def _cost(name: str) -> str:
     """What a run exchanges, computes and keeps, beside one of FedAvg."""
-    exchanged, trained, kept, bound = _measured(name)
+    exchanged, trained, kept, bytes_bound, examples_bound = _measured(name)
     usual, of_all, *_ = _measured("fedavg")
     share, work = _times(exchanged / usual), _times(trained / of_all)
-    parts = ["as FedAvg" if share == work == "1" else f"{'at most ' * bound}{share}× bytes, {work}× examples"]
+    sent, seen = f"{'at most ' * bytes_bound}{share}× bytes", f"{'at most ' * examples_bound}{work}× examples"
+    parts = ["as FedAvg" if share == work == "1" else f"{sent}, {seen}"]
     if kept is not None and kept > 100:  # bytes; fewer are some numbers
         parts.append(f"each client keeps {_times(kept / (usual / 2 / SETTING['rounds']))}× a model")
     return "; ".join(parts)
 
 
 @functools.cache
-def _measured(name: str) -> tuple[float, float, int | None, bool]:
+def _measured(name: str) -> tuple[float, float, int | None, bool, bool]:
     given = {**SETTING, "algorithm": name} | ({"partition": "none", "clients": 1} if name == "centralized" else {})
     config = resolve(given)
     _, (*_, last) = cost.with_templates(cost.without_numbers(config))
     kept = tree.num_bytes(last["clients"]["fresh"]) if "clients" in last else None
-    return cost.bytes_per_client(config), cost.examples_to_train(config), kept, cost.is_bound(config)
+    examples_bound = algorithms.make(name).workload_is_bound
+    return cost.bytes_per_client(config), cost.examples_to_train(config), kept, cost.is_bound(config), examples_bound
 
 
 def _times(ratio: float) -> str:

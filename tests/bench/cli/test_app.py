@@ -30,9 +30,11 @@ from bench.config.resolve import resolve, trained_by
 from bench.config.schema import run_id
 from bench.experiments.cells import Cell, to_json
 from bench.experiments.expansion import expand
-from bench.experiments.grid_loading import load_grid
+from bench.experiments.grid_loading import load_grid, single
+from bench.experiments.spec import TuningOptions
 from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
+from bench.tuning.build import make_searches
 from tests.support.leaf import write_femnist
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -817,3 +819,17 @@ def test_a_training_that_several_methods_share_is_counted_in_one_row(tmp_path):
     configs = [trained_by(calibrated), calibrated]
     *rows, total = costs([Cell("digits", {}, config, run_id(config)) for config in configs], Store(tmp_path))
     assert len(rows) == 2 and sum(row["trainings"] for row in rows) == total["trainings"] == 1
+
+
+@pytest.mark.parametrize(("searched", "trainings"), [("lr", [1, 1]), ("virtual_per_class", [1, 0])])
+def test_a_base_whose_settings_are_searched_is_trained_for_each_choice(searched, trainings, tmp_path):
+    """A search of options of what is around it leaves the base as it is."""
+    (tmp_path / "own.yaml").write_text(f"{searched}: {{grid: [1, 2]}}")
+    grid = single({"algorithm": "ccvr", "dataset": "digits", "partition": "label-2"}, [0])
+    (cell,) = expand(grid, grid.usual_budget)
+    tuning = TuningOptions("random", samples=2, space=str(tmp_path / "own.yaml"))
+    (search,) = make_searches([cell], grid.report.model_dump(), tuning).values()
+    config = trained_by(cell.config)
+    cells = [Cell("digits", {}, config, run_id(config)), cell]
+    rows = costs(cells, Store(tmp_path), {cell.id: search})
+    assert [row["trainings"] for row in rows] == [*trainings, sum(trainings)]
