@@ -253,7 +253,7 @@ def _millions(count: int) -> str:
 
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
-    "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
-    "trainings (? where the size of the data is not known); MB/client: sent and received in one trial, mean over clients, "
-    "at most (≤) where training may stop early (10^6 bytes)"
+    "once (what is calibrated after training shares one, if no search chooses how it trains); M examples: millions of "
+    "training examples, all epochs and trainings (? where the size of the data is not known); MB/client: sent and received in "
+    "one trial, mean over clients, at most (≤) where training may stop early (10^6 bytes)"
 )
