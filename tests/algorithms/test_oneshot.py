@@ -687,6 +687,21 @@ def test_the_attack_follows_the_oracle():
     close(found.flatten(1), expected["o_adversarial"])
 
 
+def test_the_attack_reads_running_statistics():
+    task = FedOV().training(normalised_task(rounds=1))
+    params, buffers = task.initial_params(), task.initial_buffers()
+    buffers["stem.norm.running_mean"] += torch.arange(4)
+    x = torch.rand(6, *task.model.input_shape, generator=torch.Generator().manual_seed(0))
+    slopes = []
+    for training in (False, True):
+        model, own = BoundModel(task.model, buffers).copy(training=training), x.clone().requires_grad_()
+        (-model(params, own).log_softmax(1)[:, -1].sum()).backward()
+        slopes.append(own.grad.sign())
+    assert not torch.equal(*slopes)
+    view = SimpleNamespace(model=BoundModel(task.model, buffers, training=True))
+    torch.testing.assert_close(attack(view, params, x, 1, 0.1), x + 0.1 * slopes[0])
+
+
 def test_the_vote_follows_the_oracle():
     given, expected = ORACLE["fedov_vote"]["inputs"], ORACLE["fedov_vote"]["expected"]
     logits = tensor(given["logits_client_sample"]).transpose(0, 1)
