@@ -70,6 +70,7 @@ __all__ = [
     "descend",
     "describe",
     "gradient",
+    "is_without_paper",
     "load",
     "make",
     "methods_in",
@@ -241,6 +242,11 @@ def version_of(name: str) -> tuple[int, str]:
             return version
         wanted = [*bases, *wanted]
     return 1, ""
+
+
+def is_without_paper(name: str) -> bool:
+    """Whether the file of a method says that its paper could not be read: then it follows code, or what others say."""
+    return re.search(r"\bbod(y|ies)\b[^.]*\bnot\s+at\s+hand", _text(REGISTRY.find(name).path)) is not None
 
 
 @functools.cache

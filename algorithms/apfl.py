@@ -36,7 +36,8 @@ class APFL(Scored):
     gradients of that loss. v has the settings of w, and a momentum buffer of its own. The shared model is FedAvg's.
 
     v begins as the initial model; v and alpha stay while a client is absent; one that has not yet taken part deploys w alone.
-    With batch normalisation, the mixture of "weights" has running statistics of its own passes.
+    With batch normalisation, a client keeps the running statistics of its passes with u, or with v if logits are mixed. With
+    "weights" it deploys alpha of them and 1 - alpha of w's.
 
     Differs from the authors' code: it mixes logits (`mix`), and users have asked which of the two is meant.
     The paper's body was not at hand: the factor alpha of v's gradient is from a third party's account of its formulas, in whose
@@ -50,6 +51,8 @@ class APFL(Scored):
         scored: clients deploy the mixture with the new w, "before" local training; or with the w that they had themselves after
             their last one ("after"), as in the authors' code.
     """
+
+    version = 2  # 1 drew other masks of dropout for w, and deployed the client's own running statistics at alpha 0
 
     alpha: float = 0.5
     adaptive: bool = False
@@ -76,7 +79,8 @@ class APFL(Scored):
         return state | ({"shared": {"params": params, "buffers": buffers}} if self.scored == "after" else {})
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        own = replace(view, model=view.model.copy(view.client["buffers"], training=True))
+        # A twin draws the masks of dropout that w draws, and leaves those of w as they are.
+        own = replace(view, model=view.model.twin().copy(view.client["buffers"], training=True))
         alpha, v, w = view.client["alpha"], view.client["own"], view.params
         v_speed, w_speed = tree.zeros_like(v), tree.zeros_like(w)
         for step, index in enumerate(plan):
@@ -136,9 +140,9 @@ class APFL(Scored):
         seen = view.client["seen"]
         alpha = torch.where(seen, view.client["alpha"], 0)
         w = tree.where(seen, w, received)
-        buffers = tree.where(seen, view.client["buffers"], w["buffers"])
         if self.mix == "weights":
-            return {"params": _mixture(alpha, view.client["own"], w["params"]), "buffers": buffers}
+            own = {"params": view.client["own"], "buffers": view.client["buffers"]}
+            return tree.map(functools.partial(_mixed, alpha), own, w)
         parts = [view.client["own"], w["params"]]
         first, second = ({name: leaf[f"classifier.{name}"] for name in ("weight", "bias")} for leaf in parts)
         weight = torch.cat([alpha * first["weight"], (1 - alpha) * second["weight"]], 1)
@@ -146,7 +150,7 @@ class APFL(Scored):
         encoders = [with_prefix(k, encoder_part(part)) for k, part in enumerate(parts)]
         return {
             "params": {**encoders[0], **encoders[1], **head},
-            "buffers": {**with_prefix(0, buffers), **with_prefix(1, w["buffers"])},
+            "buffers": {**with_prefix(0, view.client["buffers"]), **with_prefix(1, w["buffers"])},
         }
 
     def deployed_model(self, task: Task) -> Model:
@@ -154,7 +158,11 @@ class APFL(Scored):
 
 
 def _mixture(alpha: Tensor, v: Tree, w: Tree) -> Tree:
-    return tree.map(lambda own, shared: alpha * own + (1 - alpha) * shared, v, w)
+    return tree.map(functools.partial(_mixed, alpha), v, w)
+
+
+def _mixed(alpha: Tensor, own: Tensor, shared: Tensor) -> Tensor:
+    return (alpha * own + (1 - alpha) * shared).to(own.dtype)  # counters are integers
 
 
 def _product(a: Tree, b: Tree) -> Tensor:

@@ -65,7 +65,7 @@ _IMAGES_PER_SECOND = 31  # generated on one core, with the simple CNN at 3x32x32
 )
 @dataclass(frozen=True)
 class Dense(Combination):
-    """Needs a GPU: by default the generator makes 200 x 30 x 256 images, which take 14 hours on a core of a CPU.
+    """A generator's images teach one student what the clients' models say together.
 
     With the logits z_i of the clients' models, the teacher t = sum_i w_i z_i / sum_i w_i, and the student's logits s, an epoch
 
@@ -87,6 +87,9 @@ class Dense(Combination):
     at 0 and a mask it is DENSE. Nothing is exchanged beside the models. Where each client has one class, the teacher knows
     little, and so does the student.
 
+    Cost beside the clients' training: by default the generator makes 200 x 30 x 256 images, and the student trains on those
+    that are kept. That takes 14 hours on a core of a CPU, so it needs a GPU.
+
     Differs from the paper's code: the last student is deployed, there it is the best on the test data. In DENSE's code the
     client models are in a list without hooks, so that L_bn is 0; here it is the paper's. Defaults of DENSE are those of its
     README, not of its argparse, in which both weights are 0. The papers' bodies were not at hand. F-DAFL has no authors' code:
@@ -96,19 +99,21 @@ class Dense(Combination):
     Attributes:
         loss: of the generator, "dense" or "dafl".
         student_init: the student starts at "random" or as the "mean" of the models.
-        distillation_epochs: >= 1.
+        distillation_epochs: epochs of generator and student, >= 1.
         generator_steps: per epoch, >= 1.
         synthetic_batch_size: images per epoch and examples per step of the student, >= 2.
         latent_width, generator_channels: of the generator.
         bn_weight, adversarial_weight: of the terms of the loss dense, >= 0.
         adversarial_temperature: T in the loss, > 0.
-        masked, crop: as above.
+        masked: KL of the loss dense is only of images for which teacher and student name different classes.
+        crop: the generator's loss is of its images after a random crop and flip.
         temperature: T of the distillation, > 0; 20 in DENSE's README, 4 in Co-Boosting's code.
-        student_lr, student_weight_decay: of SGD; `cosine` lets the learning rate fall to 0 over the epochs.
+        student_lr, student_weight_decay: of SGD.
+        cosine: whether the student's learning rate falls to 0 over the epochs.
         clip: largest norm of the student's gradient; None for no limit.
-        hardness: exponent, >= 0.
-        weight_step: mu, >= 0.
-        shift: in 255ths of the range of a pixel, >= 0.
+        hardness: exponent of 1 - p_y in the loss dense, >= 0; the larger, the more images count that the teacher doubts.
+        weight_step: mu of the paper, step of the weights w, >= 0.
+        shift: of each pixel before the student sees an image, in 255ths of the range of a pixel, >= 0.
     """
 
     loss: Synthesis = "dense"

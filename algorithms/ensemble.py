@@ -48,7 +48,7 @@ class EnsembleOfClients(Combination):
     is taken on are ours.
 
     Attributes:
-        rule: the score, one of those above.
+        rule: the score: "logits", "probabilities", "votes", "weighted-logits", "weighted-probabilities" or "polychotomous".
     """
 
     rule: Combined = "logits"

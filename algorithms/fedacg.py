@@ -57,7 +57,6 @@ class FedACG(Clipped, Weighed):
         at_least("server_momentum", self.server_momentum, 0)
         above("1 - server_momentum", 1 - self.server_momentum, 0)
         at_least("beta", self.beta, 0)
-        Weighed.__post_init__(self)
 
     def init_server(self, task: Task, params: Tree) -> Tree:
         return {"momentum": tree.zeros_like(params)}

@@ -4,6 +4,8 @@ Zhang, Hua, Wang, Song, Xue, Ma and Guan, FedALA: Adaptive Local Aggregation for
 https://arxiv.org/abs/2212.01197
 """
 
+import math
+import operator
 import statistics
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -14,15 +16,16 @@ from torch import Tensor
 from algorithms import LocalResult, State, above, at_least, between, descend, gradient, one_of, registered, tree
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import unless_padding
-from algorithms.shared.passes import first_pass, joined
+from algorithms.shared.passes import first_pass, joined, visited_in_a_pass
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Settings, Task
 from bench.seeding import keys_from, uniform_from_keys
 
 Part = Literal["random", "block"]
 _WINDOW = 10  # epochs of the first use over which losses must have become steady
 _MOST_EPOCHS = 100  # of the first use
+_ROUNDING = 1e-6  # 0.8 of 5 is 4
 
 
 @registered("fedala")
@@ -35,16 +38,18 @@ class FedALA(Scored):
     t^ = t + (w - t) W and then W = clip(W - eta dL/dt^ (w - t), 0, 1), elementwise. It starts from w with t^ in place of its
     last tensors. At the first use it goes on for epochs, until more than 10 have run and the losses of the last batches of the
     last 10 have a standard deviation below `threshold`, at most for 100; at every later use it has one epoch, and W goes on
-    from the last one. These epochs count in the seconds of a run, but not in its examples.
+    from the last one. The epochs of a round count among the examples trained on; those before models are scored count in the
+    seconds alone.
 
     Clients that are absent keep t and W. A weight of 1 is exactly w. The epochs' augmentations are those of the round.
 
-    Differs from the authors' code: "has never trained" is a fact that is kept, and no comparison of tensors; ALA runs for those
-    clients alone that train or deploy; first uses end after 100 epochs; with one example, that one is the part.
+    Differs from the authors' code: there the part is a block of neighbours (`part`), W is learnt in training mode, "has never
+    trained" is found by a comparison of tensors, ALA runs for all clients in every round, first uses may never end, and 0.8 of
+    one example is none.
     The paper's body was not at hand: formulas and order are those of the authors' code.
 
     Attributes:
-        eta: step size of W, >= 0; 0 leaves W at 1, and is FedAvg.
+        eta: step size of W, >= 0; 0 leaves W at 1 without an epoch, and is FedAvg.
         adaptive_tensors: p, weights and biases counted from the last one, >= 0: 2 are those of the classifier, 0 is FedAvg; a
             number above those of the model is all of them, which the code calls 0.
         share: s / 100, of a client's examples, those that W learns from, in (0, 1], at least one example.
@@ -52,6 +57,8 @@ class FedALA(Scored):
         threshold: > 0.
         scored: when clients' models are scored; "before" is the authors' code, after ALA.
     """
+
+    version = 2  # 1 did not count the examples of ALA
 
     eta: float = 1.0
     adaptive_tensors: int = 2
@@ -72,17 +79,18 @@ class FedALA(Scored):
 
     def init_client(self, task: Task, params: Tree) -> Tree:
         own = self._adaptive(params)
-        blank = torch.zeros((), dtype=torch.bool, device=task.device)
-        return {"own": own, "weights": tree.map(torch.ones_like, own), "started": blank}
+        epochs = torch.zeros((), dtype=task.dtype, device=task.device)  # of the last round
+        return {"own": own, "weights": tree.map(torch.ones_like, own), "epochs": epochs}
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
-        """With ALA done: "start" instead of "own", and how many "epochs" it took."""
+        """With ALA done: "start" instead of "own", and how many "epochs" it took. Of a client that has never trained, whose
+        weights are 1, whatever it receives is the start."""
         kept = read_rows(state["clients"], cohort.ids)
         rows, received = state["clients"]["rows"], self._adaptive(state["params"])
         ids = cohort.ids.tolist()
-        trained = [position for position, client in enumerate(ids) if client in rows and received]
-        first = [position for position in trained if not rows[ids[position]]["started"]]
-        weights, epochs = kept["weights"], cohort.num_examples.new_zeros(len(ids))
+        trained = [position for position, client in enumerate(ids) if client in rows and self.eta and received]
+        first = [position for position in trained if not rows[ids[position]]["epochs"]]
+        weights, epochs = kept["weights"], torch.zeros_like(kept["epochs"])
         losses: dict[int, list[float]] = {position: [] for position in first}
         due = trained
         for _ in range(_MOST_EPOCHS):
@@ -97,15 +105,7 @@ class FedALA(Scored):
             for position, seen in losses.items():
                 seen += [found[position]] if position in found else []
             due = [position for position in due if position in losses and not self._is_steady(losses[position])]
-        started = torch.tensor([client in rows for client in ids], device=task.device)
-        # Of a client that has never trained, whatever it receives is the start.
-        start = tree.map(
-            lambda w, t, share: torch.where(_like(started, t), _mixed(w.expand_as(t), t, share), w.expand_as(t)),
-            received,
-            kept["own"],
-            weights,
-        )
-        return {"start": start, "weights": weights, "started": started, "epochs": epochs}
+        return {"start": tree.map(_mixed, received, kept["own"], weights), "weights": weights, "epochs": epochs}
 
     def _is_steady(self, losses: list[float]) -> bool:
         """Whether a first use is over, after epochs whose last batches had these losses."""
@@ -149,7 +149,7 @@ class FedALA(Scored):
         count = len(whole.rows)
         mask = torch.ones_like(whole.rows, dtype=torch.bool) if whole.mask is None else whole.mask
         num_rows = mask.sum()
-        taken = torch.ceil(self.share * num_rows - 1e-6).clamp(min=1)  # 0.8 of 5 is 4
+        taken = torch.ceil(self.share * num_rows.double() - _ROUNDING).clamp(min=1)
         assert whole.key is not None
         stream = keys_from(whole.key, 1)[0]  # of its own
         if self.part == "block":
@@ -184,11 +184,7 @@ class FedALA(Scored):
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         start = {**view.params, **view.client["start"]}
         trained = descend(self.local_loss, start, data, plan, view).params
-        kept = {
-            "own": self._adaptive(trained),
-            "weights": view.client["weights"],
-            "started": view.client["started"],
-        }
+        kept = {"own": self._adaptive(trained), "weights": view.client["weights"], "epochs": view.client["epochs"]}
         return LocalResult({"delta": tree.subtract(trained, view.params)}, kept, self._measured(view))
 
     def _measured(self, view: ClientView) -> dict[str, Tensor]:
@@ -205,15 +201,30 @@ class FedALA(Scored):
         models = super().local_models(state, outputs)
         return {**models, "params": {**models["params"], **outputs.result.client["own"]}}
 
+    # What it costs
+
+    def visited(self, task: Task, cohort: Cohort, after: State) -> int:
+        epochs = [int(after["clients"]["rows"][client]["epochs"]) for client in cohort.ids.tolist()]
+        sizes = [self._num_taken(task.settings, size) for size in task.sizes(cohort.ids)]
+        return super().visited(task, cohort, after) + sum(map(operator.mul, epochs, sizes))
+
+    def workload(self, settings: Settings, num_examples: int) -> int:
+        learns = self.eta and self.adaptive_tensors and settings.rounds > 1
+        epochs = _MOST_EPOCHS + settings.rounds - 2 if learns else 0
+        return super().workload(settings, num_examples) + epochs * self._num_taken(settings, num_examples)
+
+    @property
+    def workload_is_bound(self) -> bool:
+        return True
+
+    def _num_taken(self, settings: Settings, num_examples: int) -> int:
+        """Examples of an epoch of ALA, as `_batches` has them."""
+        return max(1, math.ceil(self.share * visited_in_a_pass(settings, num_examples) - _ROUNDING))
+
 
 def _mixed(received: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     """t + (w - t) W, and exactly w where W is 1."""
     return torch.where(weights == 1, received, own + (received - own) * weights)
-
-
-def _like(flags: Tensor, leaf: Tensor) -> Tensor:
-    """Flags [K] for leaves [K, ...]."""
-    return flags.view(-1, *[1] * (leaf.dim() - 1))
 
 
 def _is_finite(number: float) -> bool:

@@ -6,12 +6,12 @@ https://arxiv.org/abs/2007.03797
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from algorithms import LocalResult, State, above, at_least, between, descend, one_of, registered, tree
+from algorithms import Deployed, LocalResult, State, above, at_least, between, descend, one_of, registered, tree
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.scored import Scored, When
 from algorithms.shared.tree import Tree
@@ -32,7 +32,7 @@ class FedAMP(Scored):
 
     - "relative": c / (m - 1) exp(-d / sigma), where sigma is a multiple of the median distance of those that have taken part;
     - "fixed": alpha / sigma exp(-d / sigma), the paper's alpha_k A'(d) of A(t) = 1 - exp(-t / sigma). If alpha is too large for
-      sigma, weights of own models turn negative: the metric `self_weight` is the smallest of a cohort;
+      sigma, weights of own models turn negative: the metric `self_weight` is their mean over a cohort;
     - "cosine": c exp(sigma cos(w_i, w_j)) / sum_{h != i} exp(sigma cos(w_i, w_h)), HeurFedAMP.
 
     A model that is far away in the units of sigma has no weight, and FedAMP is local training. Running statistics stay with the
@@ -61,8 +61,6 @@ class FedAMP(Scored):
     start: Start = "own"
     scored: When = "after"
 
-    keeps_trained = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("similarity", self.similarity, get_args(Similarity))
@@ -80,17 +78,16 @@ class FedAMP(Scored):
         return {"params": params, "buffers": task.initial_buffers()}
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
-        """With "cloud", the models u_i."""
-        own = read_rows(state["clients"], cohort.ids)
-        cloud, _ = self._clouds(state, cohort.ids)
-        return {**own, "cloud": cloud}
+        """With "cloud", the models u_i, and the "self_weight" of each."""
+        cloud, self_weights = self._clouds(state, cohort.ids)
+        return {**read_rows(state["clients"], cohort.ids), "cloud": cloud, "self_weight": self_weights}
 
     def _clouds(self, state: State, ids: Tensor) -> tuple[Tree, Tensor]:
         """u_i of some clients, leaves [K, ...], and the weights of their own models in them [K]."""
         seen = torch.tensor([*state["clients"]["rows"]], dtype=torch.long)
         own = read_rows(state["clients"], ids)["params"]
         if not len(seen):
-            return own, torch.ones(len(ids), dtype=torch.double)
+            return own, torch.ones(len(ids), dtype=torch.double, device=tree.leaves(own)[0].device)
         models = read_rows(state["clients"], seen)["params"]
         is_other = (ids[:, None] != seen).to(tree.leaves(own)[0].device)
         weights = self.coefficients(own, models, is_other)
@@ -130,9 +127,6 @@ class FedAMP(Scored):
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:
         return buffers
 
-    def round_metrics(self, task: Task, before: State, after: State, update: Tree, cohort: Cohort) -> dict[str, Any]:
-        return {"self_weight": self._clouds(before, cohort.ids)[1].min()}
-
     # On one client
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
@@ -145,14 +139,20 @@ class FedAMP(Scored):
         trained = descend(self.local_loss, start, data, plan, own, gradient_offset=offset).params
         view.model.buffers.clear()  # they stay here
         # What is sent is as large as the model.
-        return LocalResult({"delta": tree.subtract(trained, start)}, {"params": trained, "buffers": own.model.buffers})
+        delta, measured = tree.subtract(trained, start), {"self_weight": kept["self_weight"]}
+        return LocalResult({"delta": delta}, {"params": trained, "buffers": own.model.buffers}, measured)
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         return outputs.result.client
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        params = view.client["params" if self.scored == "after" else "cloud"]
-        return {"params": params, "buffers": view.client["buffers"]}
+        return {"params": view.client["cloud"], "buffers": view.client["buffers"]}
+
+    def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
+        if self.scored == "before":
+            return super().deploy(task, state, client_ids)
+        own = read_rows(state["clients"], client_ids)
+        return Deployed(task.model, own["params"], own["buffers"], True)
 
     def downloads(self, state: State) -> Tree:
         return {"params": state["params"]}

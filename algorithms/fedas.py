@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Average, LocalResult, State, at_least, gradient, one_of, registered, tree
+from algorithms import Average, LocalResult, State, at_least, descend, gradient, one_of, registered, tree
 from algorithms.shared.local_sgd import unless_padding
-from algorithms.shared.partial import PartlyShared, check_classifier, descend_on, layers_of
+from algorithms.shared.partial import FitsPrivate, PartlyShared, check_classifier, descend_on, layers_of
 from algorithms.shared.passes import class_means, first_pass, visited_in_a_pass
 from algorithms.shared.scored import Scored, When
 from algorithms.shared.tree import Tree
@@ -24,7 +24,7 @@ Weights = Literal["fisher", "examples"]
 
 @registered("fedas", title="FedAS")
 @dataclass(frozen=True)
-class FedAS(Scored, PartlyShared):
+class FedAS(Scored, FitsPrivate, PartlyShared):
     """FedPer with two changes: an alignment of the received body, and weights F_i of the clients' bodies on the server.
 
     A client keeps its whole last model. When it receives a body, it takes the class means mu_c of its old body's features, and
@@ -33,7 +33,8 @@ class FedAS(Scored, PartlyShared):
     F_i = sum over the batches of a pass of |gradient of the mean cross-entropy|^2, of all params, in evaluation mode; the
     server's body is the mean by F_i, or by examples if all F_i are 0. Both passes count among the examples trained on. In the
     first participation the old body is the initial one. Running statistics stay with the client; class means are in training
-    mode, as the alignment is.
+    mode, as the alignment is. A client that fits its head before it deploys has the received body, and moves its
+    running statistics.
 
     F_i grows with the number of batches, and is near 0 where a client fits its data, as one does at once that holds a single
     class: then those count that are not yet trained. The metric `effective_clients` is exp of the entropy of the weights.
@@ -49,6 +50,8 @@ class FedAS(Scored, PartlyShared):
         scored: clients deploy what their last local training has left ("after"), as in the authors' code, or the received body,
             aligned, with their head ("before").
     """
+
+    version = 2  # 1 deployed heads that were never trained
 
     alignment_lr: float = 0.01
     weighting: Weights = "fisher"
@@ -124,6 +127,18 @@ class FedAS(Scored, PartlyShared):
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return view.client if self.scored == "after" else self.aligned(data, plan, view)
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        model = self.received_model(view) if self.scored == "after" else self.aligned(data, plan, view)
+        # Running statistics are private, too: they move with the head.
+        own = replace(view, model=view.model.copy(model["buffers"], training=True))
+        body, head = encoder_part(model["params"]), classifier_part(model["params"])
+
+        def of_head(head: Tree, batch: Batch, view: ClientView) -> Tensor:
+            return self.local_loss(body | head, batch, view)
+
+        trained = descend(of_head, head, data, plan, own).params
+        return {"params": model["params"] | trained, "buffers": own.model.buffers}
 
     def result_template(self, state: State) -> Tree:
         fisher = {"fisher": tree.leaves(state["params"])[0].flatten()[0]} if self.weighting == "fisher" else {}

@@ -35,10 +35,6 @@ class FedBN(Scored, Weighs, KeepsPrivate):
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Weighs.__post_init__(self)
-
     def shared(self, model: Tree) -> Tree:
         own = batch_norm_leaves(model["buffers"])
         return {key: {name: leaf for name, leaf in leaves.items() if name not in own} for key, leaves in model.items()}

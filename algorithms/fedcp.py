@@ -4,7 +4,7 @@ Zhang, Hua, Wang, Song, Xue, Ma and Guan, FedCP: Separating Feature Information 
 Conditional Policy, KDD 2023. https://arxiv.org/abs/2307.01217
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 import algorithms
 from algorithms import LocalResult, State, at_least, cross_entropy, descend, one_of, registered, tree
 from algorithms.shared.checks import linear_classifier
+from algorithms.shared.partial import FitsPrivate, descend_on
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Task
@@ -27,19 +28,20 @@ _BANDWIDTHS = (10, 15, 20, 50)
 
 @registered("fedcp", title="FedCP")
 @dataclass(frozen=True)
-class FedCP(Scored):
+class FedCP(Scored, FitsPrivate):
     """FedAvg of body, gate and head, where each client also has a head of its own, h_p, beside the received one, h_g.
 
     v is the sum of h_p's weights over the classes, divided by its length, a constant of a round. With features f of a batch,
     a = ReLU(LN(linear(f v))) has two values for each feature, r is the first of softmax((a + noise) / 1) over the two, with
     Gumbel noise in training, and the logits are h_p(r f) + h_g((1 - r) f). Clients minimise CE + lambda MMD(f, f'), where f'
-    are the features of the received body in evaluation mode; MMD is the mean over all pairs of examples of
-    sum_s [k_s(f, f) + k_s(f', f') - 2 k_s(f, f')], k_s(a, b) = exp(-|a - b|^2 / (2 s)), s in 10, 15, 20, 50. Body, gate and h_p
-    are trained, h_g and the received body are constants. A client sends h_p / 2 + h_g / 2 as its head. It keeps h_p, which at
-    first is the initial head, and deploys h_p with the new body, gate and h_g, without noise.
+    are the features of the received body, in training mode and with the same masks of dropout: at the first step of a round,
+    f' is f. MMD is the mean over all pairs of examples of sum_s [k_s(f, f) + k_s(f', f') - 2 k_s(f, f')],
+    k_s(a, b) = exp(-|a - b|^2 / (2 s)), s in 10, 15, 20, 50. Body, gate and h_p are trained, h_g and the received body are
+    constants. A client sends h_p / 2 + h_g / 2 as its head. It keeps h_p, which at first is the initial head, and deploys h_p
+    with the new body, gate and h_g, without noise.
 
     Differs from the authors' code: there noise is drawn in tests, too (`test_noise`), which makes accuracies random; v starts
-    as random numbers; absent clients combine the new body with an old gate and h_g; and f' is taken in training mode.
+    as random numbers; absent clients combine the new body with an old gate and h_g; and f' has masks of its own.
     The paper's body was not at hand: formulas and defaults are those of the authors' code.
 
     Attributes:
@@ -49,6 +51,8 @@ class FedCP(Scored):
         test_noise: whether a learned gate has noise in tests; image i of each batch of a test gets the same.
         scored: when clients' models are scored; "before" is the authors' code.
     """
+
+    version = 2  # 1 deployed heads that were never trained, and compared features of two modes
 
     mmd_weight: float = 5.0
     gate: Gate = "learned"
@@ -82,13 +86,11 @@ class FedCP(Scored):
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         """On params whose classifier is h_p; `view.params` has h_g."""
+        with torch.no_grad():  # before the others, whose masks of dropout a twin draws
+            received = view.model.twin().features(view.params, batch.x) if self.mmd_weight else None
         features = view.model.features(params, batch.x)
         loss = cross_entropy(self._logits(params, features, batch, view), batch)
-        if not self.mmd_weight:
-            return loss
-        with torch.no_grad():
-            received = view.model.copy(view.buffers).features(view.params, batch.x)
-        return loss + self.mmd_weight * mmd(features, received, batch.mask)
+        return loss if received is None else loss + self.mmd_weight * mmd(features, received, batch.mask)
 
     def _logits(self, params: Tree, features: Tensor, batch: Batch, view: ClientView) -> Tensor:
         if self.gate == "personal":
@@ -122,6 +124,12 @@ class FedCP(Scored):
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         params = self._deployed(view.params, view.client, view.params, view.server)
         return {"params": params, "buffers": view.buffers}
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        start = {"params": view.params | view.client, "buffers": view.buffers}
+        layers = ["classifier"] if self.gate != "global" else []
+        trained = descend_on(layers, self.local_loss, start, data, plan, view)["params"]
+        return self.personal_model(data, plan, replace(view, client=classifier_part(trained)))
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, own = super().local_models(state, outputs), outputs.result.client

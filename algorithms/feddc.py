@@ -27,7 +27,8 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.feddyn import FedDyn
+from algorithms.shared.control_variates import KeepsControls
+from algorithms.shared.dynamic_regulariser import DynamicRegulariser
 from algorithms.shared.local_sgd import clipped
 from algorithms.shared.types import Batch
 
@@ -37,7 +38,7 @@ MomentumMode = Literal["outside", "none"]
 
 @registered("feddc")
 @dataclass(frozen=True)
-class FedDC(FedDyn):
+class FedDC(KeepsControls, DynamicRegulariser):
     """The gradient of a step is grad loss + alpha_i (x - w + h_i) + G / s_i - g_i, with the model w received.
 
     After training, with d_i = trained - w and K steps, h_i grows by d_i, and g_i becomes g_i - G / s_i - d_i / (K lr). Then
@@ -56,20 +57,19 @@ class FedDC(FedDyn):
     The paper's body was not at hand: formulas are those of the code (gaoliang13/FedDC).
 
     Attributes:
-        alpha: weight of the term with h_i, > 0.
-        weighting: "examples": s_i as above; "uniform": s_i = 1 and alpha_i = alpha.
+        alpha: weight of the pull to w - h_i, > 0, with the received model w and the client's drift h_i.
+        weighting: "examples": s_i is the client's number of examples by the mean number; "uniform": s_i = 1 and
+            alpha_i = alpha.
         clip: largest norm of a gradient, > 0; None does not clip.
         mean: "uniform" mean of the cohort's d_i, as in the authors' code, or by number of "examples".
         drifts: the server adds the uniform mean of the h_i of "all" clients, as in the authors' code, or of the "cohort", whose
             clients send d_i + h_i.
-        momentum_mode: "outside": momentum acts on all but G / s_i - g_i, which is added to the step, and clip on what momentum
-            acts on; "none": local SGD without momentum. Both are the same at momentum 0.
+        momentum_mode: "outside": momentum acts on all but SCAFFOLD's correction G / s_i - g_i, which is added to the step, and
+            clip on what momentum acts on; "none": local SGD without momentum. Both are the same at momentum 0.
     """
 
     drifts: Drifts = "all"
     momentum_mode: MomentumMode = "outside"
-
-    broadcast = ("control",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,15 +89,9 @@ class FedDC(FedDyn):
             "because lr alpha_i is above 2."
         ]
 
-    def init_client(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_client(task, params), "control": tree.zeros_like(params)}
-
-    def init_server(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_server(task, params), "control": tree.zeros_like(params)}
-
     def result_template(self, state: State) -> Tree:
-        sent = {"change": state["server"]["control"]}
-        return {**super().result_template(state), **sent, **({"drift": sent} if self.drifts == "cohort" else {})}
+        drift = {"drift": state["server"]["memory"]} if self.drifts == "cohort" else {}
+        return {**super().result_template(state), **drift}
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """As in FedDyn, with 1 / s_i."""
@@ -106,13 +100,13 @@ class FedDC(FedDyn):
             inverse = sum(task.sizes(torch.arange(task.population))) / task.population / cohort.num_examples
         return {**super().cohort_states(task, cohort, state), "inverse_share": inverse}
 
-    def correction(self, view: ClientView) -> Tree:
+    def control_offset(self, view: ClientView) -> Tree:
         """G / s_i - g_i."""
         inverse, control = view.client["inverse_share"], view.client["control"]
         return tree.map(lambda G, g: inverse * G - g, view.server["control"], control)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        correction = self.correction(view)
+        correction = self.control_offset(view)
         outside = self.momentum_mode == "outside" and view.settings.momentum > 0
 
         def corrected(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:

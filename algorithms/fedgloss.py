@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from algorithms import LocalResult, Weighting, above, at_least, between, one_of, registered, tree
-from algorithms.feddyn import FedDyn, Mean
 from algorithms.shared.base import State
+from algorithms.shared.dynamic_regulariser import DynamicRegulariser, Mean
 from algorithms.shared.sharpness import ascent, one_class_caveats, sharp_gradient
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Settings, Task
@@ -24,7 +24,7 @@ _FIRST_RHO = 0.001  # of the authors
 
 @registered("fedgloss", title="FedGloSS")
 @dataclass(frozen=True)
-class FedGloSS(FedDyn):
+class FedGloSS(DynamicRegulariser):
     """FedDyn whose clients start at w~ = w + e, with e = -rho D / |D|, where D is the mean delta of the last round; in the
     first one e is 0. The server's step starts at w, which is deployed: the new model is w + server_lr D + u, with the mean
     memory u.
@@ -84,7 +84,7 @@ class FedGloSS(FedDyn):
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         rho_l = self._client_rho(view.round, view.settings)
-        return self._update(functools.partial(sharp_gradient, rho=rho_l), data, plan, view)
+        return self.update_with(functools.partial(sharp_gradient, rho=rho_l), data, plan, view)
 
     def _client_rho(self, round: int, settings: Settings) -> float:
         """rho_l in a round, counted from 0."""
@@ -97,6 +97,7 @@ class FedGloSS(FedDyn):
     # On the server
 
     def init_server(self, task: Task, params: Tree) -> Tree:
+        # `received` and `local_models` see the state, but no settings.
         last = torch.tensor(float(self._warm_up_rounds(task.settings)), dtype=task.dtype, device=task.device)
         return {**super().init_server(task, params), "update": tree.zeros_like(params), "warm_up_rounds": last}
 

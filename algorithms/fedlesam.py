@@ -18,20 +18,19 @@ from algorithms import (
     RoundBased,
     State,
     Weighting,
-    above,
     at_least,
-    descend,
     gradient,
     one_of,
     registered,
     tree,
 )
-from algorithms.fedgamma import ClippedScaffold
-from algorithms.fedspeed import SharpDyn
-from algorithms.shared.local_sgd import GradientOf, clipped
+from algorithms.shared.clipping import Clipped
+from algorithms.shared.control_variates import ClippedControlVariates
+from algorithms.shared.dynamic_regulariser import SharpDynamicRegulariser
+from algorithms.shared.local_sgd import GradientOf
 from algorithms.shared.sharpness import LEAST_NORM, ascent, one_class_caveats
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 from algorithms.shared.weighting import Weighed
 
 Estimate = Literal["last_active", "last_round"]
@@ -40,9 +39,9 @@ Norm = Literal["all", "sum"]
 
 @dataclass(frozen=True)
 class LocallyEstimated(RoundBased):
-    """Gradients at x + e, with one e for all steps of a round: e = rho (v - w) / |v - w|, with the model w received and an
-    older global model v. There is one pass over each batch, at x + e, which also moves running statistics. e is 0 where
-    v = w, so at a client that takes part for the first time, and for all in the first round.
+    """Gradients at x + e, with the params x that train, and one e for all steps of a round: e = rho (v - w) / |v - w|, with the
+    model w received and an older global model v. There is one pass over each batch, at x + e, which also moves running
+    statistics. e is 0 where v = w, so at a client that takes part for the first time, and for all in the first round.
 
     Differs from the authors' code, which does not run as it is stored: there e has wrong directions, because the update, one
     long vector, is read with the numbers of tensors; this is not copied. By default |v - w| is one norm over all parameters, as
@@ -51,9 +50,9 @@ class LocallyEstimated(RoundBased):
 
     Attributes:
         rho: length of e, over all parameters together, >= 0.
-        estimate: which v: the model that the client received when it last took part ("last_active", as in the paper), or the
-            global model before the last round, for all clients ("last_round", as in the code); from the second round on, that
-            one is sent beside w. Both are the same if all clients take part in every round.
+        estimate: which older model v: the model that the client received when it last took part ("last_active", as in the
+            paper), or the global model before the last round, for all clients ("last_round", as in the code); that one
+            is sent beside the model w. Both are the same if all clients take part in every round.
         norm: |v - w| is the norm over "all" parameters together, or the "sum" of the norms of the tensors, as in the code,
             which makes e shorter.
     """
@@ -63,7 +62,7 @@ class LocallyEstimated(RoundBased):
     norm: Norm = "all"
 
     def __post_init__(self) -> None:
-        super().__post_init__()  # type: ignore[misc]  # of the class beside this one
+        super().__post_init__()
         at_least("rho", self.rho, 0)
         one_of("estimate", self.estimate, get_args(Estimate))
         one_of("norm", self.norm, get_args(Norm))
@@ -84,22 +83,25 @@ class LocallyEstimated(RoundBased):
         server = super().init_server(task, params)
         return {**server, "previous": params} if self.estimate == "last_round" else server
 
+    @property
+    def broadcast(self) -> tuple[str, ...]:  # type: ignore[override]
+        older = ("previous",) if self.estimate == "last_round" else ()
+        return (*super().broadcast, *older)
+
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
-        """As kept, with the older model as "received"."""
-        if self.estimate == "last_round":
-            size, previous = len(cohort.ids), state["server"]["previous"]
-            older = tree.map(lambda leaf: leaf.expand(size, *leaf.shape), previous)
-            return {**super().cohort_states(task, cohort, state), "received": older}
-        # A client that comes for the first time has no older model than w.
-        clients = state["clients"]
-        fresh = {**clients["fresh"], "received": state["params"]}
-        return super().cohort_states(task, cohort, {**state, "clients": {**clients, "fresh": fresh}})
+        """As kept; a client that comes for the first time has no older model than w."""
+        if self.estimate == "last_active":
+            clients = state["clients"]
+            fresh = {**clients["fresh"], "received": state["params"]}
+            state = {**state, "clients": {**clients, "fresh": fresh}}
+        return super().cohort_states(task, cohort, state)
 
     def _shifted(self, view: ClientView) -> GradientOf:
         """How gradients of a round are taken: at x + e."""
         if not self.rho:
             return gradient
-        change = tree.subtract(view.client["received"], view.params)
+        older = view.client["received"] if self.estimate == "last_active" else view.server["previous"]
+        change = tree.subtract(older, view.params)
         e = ascent(change, self.rho)
         if self.norm == "sum":
             norms = cast(Tensor, sum(map(tree.norm, tree.leaves(change))))
@@ -111,15 +113,6 @@ class LocallyEstimated(RoundBased):
         kept = {"received": view.params} if self.estimate == "last_active" else {}
         return result._replace(client={**result.client, **kept})
 
-    def downloads(self, state: State) -> Tree:
-        received = super().downloads(state)
-        older = {"previous": state["params"]} if self.estimate == "last_round" and state["round"] else {}
-        return {**received, **older}
-
-    def traffic(self, task: Task) -> int:
-        later = task.cohort_share * (task.settings.rounds - 1) * (self.estimate == "last_round")
-        return super().traffic(task) + round(later * tree.num_bytes(task.initial_params()))
-
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, server = super().server_step(task, params, server, update, cohort)
         return new, {**server, "previous": params} if self.estimate == "last_round" else server
@@ -127,8 +120,9 @@ class LocallyEstimated(RoundBased):
 
 @registered("fedlesam")
 @dataclass(frozen=True)
-class FedLESAM(LocallyEstimated, Weighed):
-    """FedAvg, by default with a uniform mean, with gradients at x + e; see `LocallyEstimated`. With rho = 0 it is FedAvg.
+class FedLESAM(LocallyEstimated, Clipped, Weighed):
+    """FedAvg, by default with a uniform mean, with gradients at x + e; see `LocallyEstimated`. With rho = 0, weighting
+    "examples" and no clip it is FedAvg.
 
     Attributes:
         rho, estimate, norm: see `LocallyEstimated`.
@@ -137,35 +131,24 @@ class FedLESAM(LocallyEstimated, Weighed):
     """
 
     weighting: Weighting = "uniform"
-    clip: float | None = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.clip is not None:
-            above("clip", self.clip, 0)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        slope_of = self._shifted(view)
-
-        def shortened(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-            return clipped(slope_of(loss, params, batch, view), self.clip)
-
-        trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=shortened).params
-        return self._remembering(LocalResult({"delta": tree.subtract(trained, view.params)}, {}), view)
+        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)
 
 
 @registered("fedlesam-s", title="FedLESAM-S")
 @dataclass(frozen=True)
-class FedLESAMS(LocallyEstimated, ClippedScaffold):
+class FedLESAMS(LocallyEstimated, ClippedControlVariates):  # type: ignore[misc]  # broadcast is a property in the first
     """SCAFFOLD with gradients at x + e: a step follows g(x + e) + c - c_i; see `LocallyEstimated` and `Scaffold`, also for how
-    momentum goes with the correction. With rho = 0, and in the first round, it is SCAFFOLD.
+    momentum goes with the correction. With rho = 0, and in the first round, it is SCAFFOLD, but for clipping.
 
     Differs from the authors' code, which multiplies c - c_i by 0.1 in the steps: `correction`.
 
     Attributes:
         rho, estimate, norm: see `LocallyEstimated`; the authors have a rho of 0.5 for FedLESAM-S.
-        server_lr, weighting, momentum_mode, clip: see `ClippedScaffold`.
-        correction: by what c - c_i is multiplied in steps, >= 0; in c_i+ it is whole. With 0 and server_lr 1 it is FedLESAM.
+        server_lr, weighting, momentum_mode, clip: see `ClippedControlVariates`.
+        correction: by what c - c_i is multiplied in steps, >= 0; in c_i+ it is whole. With 0 it is FedLESAM, if
+            all other options are the defaults.
     """
 
     correction: float = 1.0
@@ -178,23 +161,26 @@ class FedLESAMS(LocallyEstimated, ClippedScaffold):
         return super().caveats(task) + one_class_caveats("fedlesam-s", task, self.rho)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return self._remembering(self._update(self._shifted(view), data, plan, view, self.correction), view)
+        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)
+
+    def step_offset(self, view: ClientView) -> Tree:
+        return tree.scale(super().step_offset(view), self.correction)
 
 
 @registered("fedlesam-d", title="FedLESAM-D")
 @dataclass(frozen=True)
-class FedLESAMD(LocallyEstimated, SharpDyn):
+class FedLESAMD(LocallyEstimated, SharpDynamicRegulariser):
     """FedDyn with gradients at x + e: a step follows g(x + e) + alpha (u_i + x - w), whose proximal term is at x; see
     `LocallyEstimated` and `FedDyn`. Momentum acts on all terms: with it, alpha should be smaller. With rho = 0, and in the
-    first round, it is FedDyn.
+    first round, it is FedDyn, if `clip_order` is "centred".
 
     Attributes:
         rho, estimate, norm: see `LocallyEstimated`.
-        alpha, weighting, clip, mean, clip_order: see `SharpDyn`.
+        alpha, weighting, clip, mean, clip_order: see `SharpDynamicRegulariser`.
     """
 
     def caveats(self, task: Task) -> list[str]:
         return super().caveats(task) + one_class_caveats("fedlesam-d", task, self.rho)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return self._remembering(self._update(self._shifted(view), data, plan, view), view)
+        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)

@@ -47,9 +47,10 @@ class FedLPA(Combination):
     round has none.
 
     Attributes:
-        damping: r, > 0; 0.0316 is sqrt(1 - 0.999) of the code's coor 0.999.
-        solver: "cg", "expectation" for M0, or "gradient".
-        cg_iterations: most iterations, >= 1; fewer once the residual is 1e-10 of Z.
+        damping: r, what is added to the diagonals of both factors, > 0; 0.0316 is sqrt(1 - 0.999) of the code's coor 0.999.
+        solver: of the linear system: "cg", conjugate gradients; "expectation", none but the first approximation M0; or
+            "gradient", as in the code.
+        cg_iterations: most iterations, >= 1; fewer once the residual is 1e-10 of the right side Z.
         gradient_steps: of the solver "gradient", with the learning rate 1, >= 0.
     """
 

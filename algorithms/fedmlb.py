@@ -11,7 +11,7 @@ from torch import Tensor
 import algorithms
 from algorithms import Batch, ClientView, State, Task, Tree, above, at_least, cross_entropy, registered, task_loss
 from algorithms.shared.clipping import Clipped
-from bench.models.base import require_stages
+from bench.models.base import Staged, require_stages
 
 
 @registered("fedmlb")
@@ -24,7 +24,8 @@ class FedMLB(Clipped):
     examples. Gradients flow through branches into the local stages, in both terms, as they do through b in the divergence.
     The received model is in evaluation mode, on the received buffers.
 
-    The branches of n stages cost about (n - 1) / 2 more passes of the encoder; passes over examples are counted as in FedAvg.
+    The branches of n stages cost about (n - 1) / 2 more passes of the encoder, of which a caveat tells; passes over examples
+    are counted as in FedAvg.
     In the first step of a round b and z are equal, and the gradient of stage k is 1 + lambda_1 (n + 1 - k) / n times that of
     FedAvg: a part of what the method gains may be a larger learning rate. With both lambdas 0 it is FedAvg, but for clipping.
 
@@ -49,6 +50,13 @@ class FedMLB(Clipped):
         at_least("branch_weight", self.branch_weight, 0)
         at_least("distillation_weight", self.distillation_weight, 0)
         above("temperature", self.temperature, 0)
+
+    def caveats(self, task: Task) -> list[str]:
+        more = (len(task.model.stages) - 1) / 2 if isinstance(task.model, Staged) else 0
+        said = (
+            f"fedmlb: branches cost about {more:g} more passes of the encoder per example, which are not in the counts."
+        )
+        return [said] if more and (self.branch_weight or self.distillation_weight) else []
 
     def init(self, task: Task) -> State:
         require_stages(algorithms.name_of(self), task.model)

@@ -32,10 +32,10 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.shared.class_features import sums_of_a_pass
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.etf import basis_of
 from algorithms.shared.moments import ClassSums
+from algorithms.shared.passes import first_pass, sums_over
 from algorithms.shared.weighting import Weighed
 from bench.models.base import BoundModel
 from bench.models.concat import encoder_part
@@ -76,7 +76,6 @@ class FedNH(Clipped, Weighed):
         super().__post_init__()
         between("rho", self.rho, 0, 1)
         above("scale", self.scale, 0)
-        Weighed.__post_init__(self)
 
     def init(self, task: Task) -> State:
         state = super().init(task)
@@ -98,7 +97,7 @@ class FedNH(Clipped, Weighed):
         update, client, _ = super().local_update(data, plan, view)
         trained, blank = tree.add(view.params, update["delta"]), torch.zeros_like(view.server["prototypes"])
         features_of = functools.partial(_directions, view.model.copy(), trained)
-        sums = sums_of_a_pass(ClassSums(blank, blank[:, 0]), features_of, data, plan, view)
+        sums = sums_over(first_pass(plan, view), ClassSums(blank, blank[:, 0]), features_of, data)
         return LocalResult({**update, "means": F.normalize(sums.totals, dim=1), "counts": view.label_counts}, client)
 
     # On the server

@@ -67,13 +67,15 @@ class FedOV(OneExchange):
     Attributes:
         optimizer: "adam", with the setting `weight_decay` and without `lr` and `momentum`, or "sgd" with all of them.
         adam_lr: learning rate of Adam, > 0; the code trains 200 epochs with 0.001.
-        terms: the loss, "full" or "joint", or "auto" for what fits the model.
-        attack_steps: of o', >= 0; without one the fourth term is the second.
+        terms: the loss: "full", with all five terms, or "joint", of images and destroyed images alone, in one batch; or "auto"
+            for what fits the model.
+        attack_steps: steps that a destroyed image takes towards known classes, >= 0; without one the fourth term is the second.
         attack_step: length of one, for pixels in [0, 1], >= 0.
-        mixup_weight: of the last term, >= 0.
+        mixup_weight: of the fifth term, that of mixed features, >= 0.
         voters: models that vote on an image, >= 0; 0 for all.
     """
 
+    version = 2  # 1 trained Adam with the setting lr, and all terms whatever the model
     deploys = "several"
 
     client_init: ClusterInit = "independent"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import LocalResult, State, above, at_least, cross_entropy, registered, tree
-from algorithms.shared.partial import KeepsPrivate, check_classifier, descend_on, layers_of, whole
+from algorithms.shared.partial import FitsPrivate, KeepsPrivate, check_classifier, descend_on, layers_of, whole
 from algorithms.shared.passes import class_means, first_pass, visited_in_a_pass
 from algorithms.shared.scored import Scored
 from algorithms.shared.simplex import minimum_on_simplex
@@ -25,7 +25,7 @@ _LEAST = 1e-3  # of a weight that is not taken for 0
 
 @registered("fedpac", title="FedPAC")
 @dataclass(frozen=True)
-class FedPAC(Scored, KeepsPrivate):
+class FedPAC(Scored, FitsPrivate, KeepsPrivate):
     """FedRep with an alignment of features and a collaboration of heads. The body is shared; every client has a head.
 
     With the received body, in training mode, a client takes its class means mu_c of the features, H_c = pi_c mu_c with its
@@ -37,7 +37,8 @@ class FedPAC(Scored, KeepsPrivate):
     A new head of client i is sum_j a_ij h_j over its cohort, where a_i on the simplex minimises a' P a with
     P_jk = [j = k] V_j + sum_c <H_i[c] - H_j[c], H_i[c] - H_k[c]>; weights below 1e-3 are 0, and the others are normalised. H
     and V are from before training, heads from after it. A client with one example has V = 0, and keeps its own head. Clients
-    that are absent keep theirs. The epoch of the head counts among the examples trained on.
+    that are absent keep theirs. The epoch of the head counts among the examples trained on. A client that fits its head before
+    it deploys has that epoch alone.
 
     Differs from the authors' code: P is the sum of a Gram matrix and of variances, so that no eigenvalue need be raised; a
     class that the last cohort does not hold ends no run.
@@ -49,6 +50,8 @@ class FedPAC(Scored, KeepsPrivate):
         combine_heads: whether heads are mixed. Without it, and lambda 0, it is FedRep with one epoch of the head.
         scored: when clients' models are scored; the authors note both, "before" with the new body and the mixed head.
     """
+
+    version = 2  # 1 deployed heads that were never trained
 
     alignment_weight: float = 1.0
     head_lr: float = 0.1
@@ -90,11 +93,10 @@ class FedPAC(Scored, KeepsPrivate):
         means = shares[:, None] * before.means
         variance = ((before.squares / before.counts.sum() - means.square().sum()) / before.counts.sum()).clamp(min=0)
 
-        *body, head = layers_of(view.params)
-        of_head = replace(view, settings=replace(view.settings, lr=self.head_lr), server={})
-        model = descend_on([head], self.local_loss, model, data, one_pass, of_head)
+        model = self.fitted(model, data, one_pass, view)
         prototypes, known = (view.server[name] for name in self.broadcast)
         targets = {"targets": torch.where(known[:, None], prototypes, before.means), "known": known}
+        *body, _ = layers_of(view.params)
         model = descend_on(body, self.local_loss, model, data, plan, replace(view, server=targets))
 
         after = class_means(model["params"], data, one_pass, view)
@@ -107,6 +109,15 @@ class FedPAC(Scored, KeepsPrivate):
             "counts": after.counts,
         }
         return LocalResult(sent, self.kept(model))
+
+    def fitted(self, model: Tree, data: ClientData, one_pass: BatchPlan, view: ClientView) -> Tree:
+        """A client's model after the phase of its head."""
+        *_, head = layers_of(view.params)
+        of_head = replace(view, settings=replace(view.settings, lr=self.head_lr), server={})
+        return descend_on([head], self.local_loss, model, data, one_pass, of_head)
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        return self.fitted(whole(view), data, first_pass(plan, view), view)
 
     # On the server
 

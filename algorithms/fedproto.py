@@ -13,8 +13,8 @@ from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, Weighting, at_least, cross_entropy, descend, one_of, registered, tree
 from algorithms.shared.base import Average, Deployed, State
-from algorithms.shared.class_features import add_batch, steps_of_a_pass, sums_of_a_pass
 from algorithms.shared.moments import ClassSums
+from algorithms.shared.passes import add_batch, batches_of_a_pass, first_pass, sums_over
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
 from bench.models.base import BoundModel, Model
@@ -92,15 +92,15 @@ class FedProto(RoundBased):
         """Trained params, and sums of their features over one pass."""
         params = descend(self.local_loss, own.client["params"], data, plan, own).params
         features_of = functools.partial(own.model.copy().features, params)
-        return params, sums_of_a_pass(_none(own), features_of, data, plan, own)
+        return params, sums_over(first_pass(plan, own), _none(own), features_of, data)
 
     def _train_and_collect(self, data: ClientData, plan: BatchPlan, own: ClientView) -> tuple[Tree, ClassSums]:
         """Trained params, and sums of the features that the steps of the last pass train."""
         params, velocity, sums = own.client["params"], tree.zeros_like(own.client["params"]), _none(own)
         for step, index in enumerate(plan):
-            last = step >= own.num_steps - steps_of_a_pass(own)
+            last = step >= own.num_steps - batches_of_a_pass(own)
             features_of = functools.partial(_as_in_training(own.model).features, params)
-            sums = add_batch(sums, features_of, data.take(index), last)
+            sums = tree.where(last, add_batch(sums, features_of, data.take(index)), sums)
             params, velocity = descend(self.local_loss, params, data, [index], own, velocity=velocity)
         return params, sums
 

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 import algorithms
-from algorithms import Deployed, LocalResult, RoundBased, above, at_least, between, descend, registered, tree
-from algorithms.fedcm import FollowsLastUpdate
+from algorithms import Deployed, LocalResult, above, at_least, between, registered, tree
 from algorithms.shared.base import State
-from algorithms.shared.local_sgd import clipped
+from algorithms.shared.clipping import Clipped
+from algorithms.shared.last_update import FollowsLastUpdate
 from algorithms.shared.sharpness import LEAST_NORM, two_gradients
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, RunConfig, Settings, Task
 
 
 @dataclass(frozen=True)
-class SharpnessAware(RoundBased):
+class SharpnessAware(Clipped):
     """FedAvg with steps of sharpness-aware minimisation.
 
     The gradient on a batch is taken at params + e, where e, of length rho, points up the gradient on that batch at params.
@@ -55,9 +55,8 @@ class SharpnessAware(RoundBased):
     weighs_clients = True  # `run_round` only counts
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least("rho", self.rho, 0)
-        if self.clip is not None:
-            above("clip", self.clip, 0)
         between("swa_start", self.swa_start, 0, 1)
         at_least("swa_every", self.swa_every, 1)
         if self.swa_last_lr is not None:
@@ -90,21 +89,11 @@ class SharpnessAware(RoundBased):
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         view = replace(view, settings=replace(view.settings, lr=self._lr(view.settings, view.round)))
-        trained = descend(
-            self.local_loss,
-            view.params,
-            data,
-            plan,
-            view,
-            gradient_of=self._sharp_gradient,
-            step_offset=self._step_offset(view),
-        ).params
-        return LocalResult({"delta": tree.subtract(trained, view.params)}, view.client)
+        return self.update_with(self._sharp_gradient, data, plan, view)
 
     def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """The gradient on a batch at params + e."""
-        _, there = two_gradients(loss, params, batch, view, lambda slope: self._ascent(params, slope))
-        return clipped(there, self.clip)
+        return two_gradients(loss, params, batch, view, lambda slope: self._ascent(params, slope))[1]
 
     def _ascent(self, params: Tree, slope: Tree) -> Tree:
         """e, from the gradient at params; 0 where that is 0."""
@@ -117,10 +106,6 @@ class SharpnessAware(RoundBased):
             return settings.lr
         share = ((since - 1) % self.swa_every + 1) / self.swa_every
         return (1 - share) * settings.lr + share * self.swa_last_lr
-
-    def _step_offset(self, view: ClientView) -> Tree | None:
-        """What is added to every step, outside the momentum."""
-        return None
 
     # Average of server models
 
@@ -234,10 +219,3 @@ class MoFedSAM(FollowsLastUpdate, SharpnessAware):
     """
 
     clip: float | None = 10.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        between("alpha", self.alpha, 0, 1)
-
-    def _sharp_gradient(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-        return tree.scale(super()._sharp_gradient(loss, params, batch, view), self.alpha)

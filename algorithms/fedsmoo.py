@@ -10,8 +10,8 @@ from typing import Literal, get_args
 import torch
 
 from algorithms import Average, LocalResult, gradient, one_of, registered, tree
-from algorithms.fedspeed import SharpDyn
 from algorithms.shared.base import State
+from algorithms.shared.dynamic_regulariser import SharpDynamicRegulariser
 from algorithms.shared.sharpness import LEAST_NORM, ascent, one_class_caveats, two_gradients
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
@@ -21,7 +21,7 @@ SFrom = Literal["mu", "mu_minus_e"]
 
 @registered("fedsmoo")
 @dataclass(frozen=True)
-class FedSMOO(SharpDyn):
+class FedSMOO(SharpDynamicRegulariser):
     """FedDyn with gradients at x + e, where the ascents e of a client have a memory mu_i and the server has a common one, s.
 
     In a step: q = g(x) - mu_i - s; e = rho q / |q|; mu_i moves by e - s; x follows g(x + e) + alpha (u_i + x - w), with the
@@ -33,7 +33,7 @@ class FedSMOO(SharpDyn):
     mu_i grows over steps and rounds, and can outweigh g: the metric `mu_share` is the mean of |mu_i| / |g(x)| over steps, with
     the mu_i before the step.
 
-    With rho = 0 it is FedDyn; the first step of the first round is that of SAM.
+    With rho = 0 and the default `clip_order` it is FedDyn; the first step of the first round is that of SAM.
 
     Differs from the paper, and follows the authors' code: v is a mean of mu_i, see `s_from`; gradients are clipped. The paper's
     body was not at hand: its formulas are those that the code quotes.
@@ -41,9 +41,9 @@ class FedSMOO(SharpDyn):
     read tensor by tensor, which the code did wrongly until October 2024, and in the published table.
 
     Attributes:
-        alpha, weighting, clip, mean, clip_order, rho: see `SharpDyn`.
-        s_from: v is the mean of "mu", as in the code, or of mu_i - e, with the e of the last step, as in the paper
-            ("mu_minus_e").
+        alpha, weighting, clip, mean, clip_order, rho: see `SharpDynamicRegulariser`.
+        s_from: the common ascent s follows the mean v of the clients' memories mu_i ("mu", as in the code), or of mu_i - e,
+            with the e of the last step ("mu_minus_e", as in the paper).
     """
 
     s_from: SFrom = "mu"
@@ -86,7 +86,7 @@ class FedSMOO(SharpDyn):
 
             return two_gradients(loss, params, batch, view, ascend)[1]
 
-        result = self._update(slope_of, data, plan, view)
+        result = self.update_with(slope_of, data, plan, view)
         sent = tree.subtract(now["mu"], now["e"]) if self.s_from == "mu_minus_e" else now["mu"]
         return LocalResult(
             {**result.update, "mu": sent},

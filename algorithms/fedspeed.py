@@ -7,54 +7,19 @@ Accuracy, ICLR 2023. https://arxiv.org/abs/2302.10429
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import LocalResult, Weighting, at_least, between, gradient, one_of, registered, tree
-from algorithms.feddyn import FedDyn
+from algorithms import LocalResult, between, gradient, one_of, registered, tree
 from algorithms.shared.base import State
-from algorithms.shared.local_sgd import clipped
+from algorithms.shared.dynamic_regulariser import SharpDynamicRegulariser
 from algorithms.shared.sharpness import ascent, one_class_caveats, two_gradients
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
 
-ClipOrder = Literal["centred", "reference"]
 Server = Literal["mean_memory", "corrected_upload"]
-
-
-@dataclass(frozen=True)
-class SharpDyn(FedDyn):
-    """FedDyn as FL-Simulator has it, the code of FedSpeed's authors, for methods that take gradients at params + e.
-
-    Attributes:
-        alpha: weight of both terms of FedDyn, taken at params, > 0.
-        weighting: alpha_i = alpha ("uniform"), or by number of "examples", as in FedDyn.
-        clip: largest norm of a gradient, > 0; None does not clip.
-        mean: of the cohort's models, as in FedDyn.
-        clip_order: what is clipped: "centred" is the whole gradient of a step, g + alpha (u_i + x - w). "reference" is
-            g + alpha (u_i - w), to which alpha x comes later, as in FL-Simulator: where alpha |w| is above clip, that pulls
-            x to 0 instead of w.
-        rho: length of e, over all parameters together, >= 0.
-    """
-
-    alpha: float = 0.1
-    weighting: Weighting = "uniform"
-    clip_order: ClipOrder = "centred"
-    rho: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of("clip_order", self.clip_order, get_args(ClipOrder))
-        at_least("rho", self.rho, 0)
-
-    def _regularised(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
-        if self.clip_order == "centred":
-            return super()._regularised(slope, params, view)
-        alpha, memory = view.client["alpha"], view.client["memory"]
-        slope = tree.map(lambda g, u, w: g + alpha * (u - w), slope, memory, view.params)
-        return tree.map(lambda g, x: g + alpha * x, clipped(slope, self.clip), params)
 
 
 @registered("fedspeed")
 @dataclass(frozen=True)
-class FedSpeed(SharpDyn):
+class FedSpeed(SharpDynamicRegulariser):
     """FedDyn with the gradient (1 - a) g(x) + a g(x + e) of the loss, where e = rho g(x) / |g(x)|, both on one batch.
 
     The gradient of a step is that + alpha (u_i + x - w), with the model w received and the memory u_i, the sum of the
@@ -62,14 +27,14 @@ class FedSpeed(SharpDyn):
     the mean memory of all clients. alpha is 1/lambda of the paper, and u_i is -lambda times its correction.
     Only the pass at x moves running statistics. Momentum acts on all terms, as in FedDyn: with it, alpha should be smaller.
 
-    With rho or a of 0 it is FedDyn; with a = 1, FedSAM's gradient in FedDyn.
+    With rho or a of 0 it is FedDyn; with a = 1, FedSAM's gradient in FedDyn; both with the default `server` and `clip_order`.
 
     Differs from the paper, and follows its code: a is 1, the server adds the mean memory of all clients, and gradients are
     clipped. The paper's body was not at hand: that its server takes the mean of w_i + u_i is known from other sources.
     Differs from the authors' code: what is clipped, see `clip_order`; 1e-12 instead of 1e-7 is added to |g(x)|.
 
     Attributes:
-        alpha, weighting, clip, mean, clip_order, rho: see `SharpDyn`.
+        alpha, weighting, clip, mean, clip_order, rho: see `SharpDynamicRegulariser`.
         sharp_weight: a, in [0, 1]; 1 in the code, and below 1 in the paper, which mixes.
         server: the new model is the cohort's mean of w_i plus the mean u of all clients ("mean_memory", FedDyn's), or the
             cohort's mean of w_i + u_i, which clients send ("corrected_upload"). Both are the same if all clients take part
@@ -92,7 +57,7 @@ class FedSpeed(SharpDyn):
         return 2 if self.rho and self.sharp_weight else 1
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        result = self._update(self._mixed, data, plan, view)
+        result = self.update_with(self._mixed, data, plan, view)
         if self.server == "mean_memory":
             return result
         return result._replace(update={"delta": tree.add(result.update["delta"], result.client["memory"])})

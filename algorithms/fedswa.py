@@ -6,18 +6,17 @@ Liu, Liu, Shang, Liu, Liu and Feng, Improving Generalization in Federated Learni
 Momentum-Based Stochastic Controlled Weight Averaging, ICML 2025. https://arxiv.org/abs/2507.20016
 """
 
-import functools
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
-from algorithms import Average, LocalResult, Weighting, above, between, descend, gradient, one_of, registered, tree
-from algorithms.shared.base import State
-from algorithms.shared.local_sgd import clipped
+from algorithms import LocalResult, Weighting, above, between, descend, one_of, registered, tree
+from algorithms.shared.clipping import Clipped
+from algorithms.shared.control_variates import KeepsControls
+from algorithms.shared.local_sgd import GradientOf
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
 from algorithms.shared.weighting import Weighed
 
 Divisor = Literal["sum", "reference"]
@@ -25,13 +24,13 @@ Divisor = Literal["sum", "reference"]
 
 @registered("fedswa", title="FedSWA")
 @dataclass(frozen=True)
-class FedSWA(Weighed):
+class FedSWA(Clipped, Weighed):
     """FedAvg, by default with a uniform mean, whose clients take step k = 0..K-1 of each round at the rate
     lr (1 - k/K) + (k/K) rho lr, and whose server moves by alpha times the mean delta.
 
     K is the number of steps of the client itself; the first step has lr, and rho lr is never reached. Buffers are averaged. The
-    momentum buffer of a client goes through a round as without the schedule. With rho = alpha = 1 and the same weighting it is
-    FedAvg.
+    momentum buffer of a client goes through a round as without the schedule. With rho = alpha = 1,
+    weighting "examples" and no clip it is FedAvg.
 
     The paper's body was not at hand: formulas are those of the code of 2025 and of notes of others. The code of 2026 has this
     name for something else: an lr that is doubled, rho 0 and alpha 1.
@@ -47,33 +46,25 @@ class FedSWA(Weighed):
     weighting: Weighting = "uniform"
     rho: float = 0.1
     alpha: float = 1.5
-    clip: float | None = 10.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         between("rho", self.rho, 0, 1)
         above("alpha", self.alpha, 0)
-        if self.clip is not None:
-            above("clip", self.clip, 0)
 
-    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return LocalResult({"delta": self._delta(data, plan, view)}, view.client)
-
-    def _delta(self, data: ClientData, plan: BatchPlan, view: ClientView, step_offset: Tree | None = None) -> Tree:
-        """What local training at falling rates adds to the params."""
-        train = functools.partial(descend, self.local_loss, gradient_of=self._slope, step_offset=step_offset)
+    def update_with(self, gradient_of: GradientOf, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
         if self.rho == 1:
-            return tree.subtract(train(view.params, data, plan, view).params, view.params)
+            return super().update_with(gradient_of, data, plan, view)
+        how, offset = self.steps_along(gradient_of), self.step_offset(view)
         params, velocity = view.params, None
         for step, index in enumerate(plan):
-            whole = train(params, data, [index], view, velocity=velocity)
+            whole = descend(
+                self.local_loss, params, data, [index], view, velocity=velocity, gradient_of=how, step_offset=offset
+            )
             share = 1 - (1 - self.rho) * step / view.num_steps  # of lr
             params = tree.map(lambda old, new, share=share: old + share * (new - old), params, whole.params)
             velocity = whole.velocity
-        return tree.subtract(params, view.params)
-
-    def _slope(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
-        return clipped(gradient(loss, params, batch, view), self.clip)
+        return LocalResult({"delta": tree.subtract(params, view.params)}, view.client)
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         return tree.add(params, tree.scale(update["delta"], self.alpha)), server
@@ -81,7 +72,7 @@ class FedSWA(Weighed):
 
 @registered("fedmoswa", title="FedMoSWA")
 @dataclass(frozen=True)
-class FedMoSWA(FedSWA):
+class FedMoSWA(KeepsControls, FedSWA):
     """FedSWA whose steps follow g - c_i + m, with the client's control variate c_i and the server's momentum m, 0 at first.
 
     After a round, c_i+ = c_i - m - d_i / (sum of the rates), with the client's delta d_i; then m moves by gamma times the
@@ -104,39 +95,26 @@ class FedMoSWA(FedSWA):
     gamma: float = 0.2
     divisor: Divisor = "sum"
 
-    broadcast = ("control",)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         between("gamma", self.gamma, 0, 1)
         one_of("divisor", self.divisor, get_args(Divisor))
 
-    def init_server(self, task: Task, params: Tree) -> Tree:
-        return {"control": tree.zeros_like(params)}
-
-    def init_client(self, task: Task, params: Tree) -> Tree:
-        return {"control": tree.zeros_like(params)}
-
-    def result_template(self, state: State) -> Tree:
-        return {**super().result_template(state), "change": state["server"]["control"]}
-
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        offset = tree.subtract(view.server["control"], view.client["control"])
-        delta = self._delta(data, plan, view, offset)
+        delta, offset = super().local_update(data, plan, view).update["delta"], self.control_offset(view)
         rates = view.settings.lr * self._steps(view.num_steps)
         control = tree.map(lambda o, d: -o - d / rates, offset, delta)
         change = tree.subtract(control, view.server["control"])
         return LocalResult({"delta": delta, "change": change}, {"control": control})
+
+    def step_offset(self, view: ClientView) -> Tree:
+        return self.control_offset(view)
 
     def _steps(self, num_steps: Tensor) -> Tensor:
         """How many steps at the whole rate those of a round are worth."""
         if self.divisor == "reference":
             return num_steps * (1 + self.rho) / 2
         return num_steps - (1 - self.rho) * (num_steps - 1) / 2
-
-    def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        change = Average(updates["change"], torch.ones_like(cohort.num_examples))
-        return {**super().weighted_means(updates, cohort), "change": change}
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, _ = super().server_step(task, params, server, update, cohort)

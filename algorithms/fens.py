@@ -55,7 +55,7 @@ class Fens(Combination):
 
     Attributes:
         base: `oneshot`; its `hold_out` is the share for the aggregator.
-        aggregator: h, one of those above.
+        aggregator: h: "mlp", "linear", "class-weights" or "client-weights".
         hidden_per_client: d, hidden units of the mlp for each client, >= 1; the code's class has 4, its scripts 2.
         aggregator_rounds: rounds in which h is trained, >= 0.
         aggregator_lr: of the clients' SGD step, > 0.

@@ -70,6 +70,7 @@ class FuseFL(OneExchange):
         multihead: whether clients keep their own classifiers.
     """
 
+    version = 2  # 1 trained every phase as long as other methods train in all
     deploys = "fused"
 
     blocks: int = 2

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import algorithms
-from algorithms import LocalResult, State, at_least, cross_entropy, descend, gradient, registered, tree
-from algorithms.shared.partial import KeepsPrivate, check_classifier, whole
+from algorithms import LocalResult, State, at_least, cross_entropy, descend, gradient, registered
+from algorithms.shared.partial import FitsPrivate, KeepsPrivate, check_classifier, descend_on, whole
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Loss, Task
@@ -27,7 +27,7 @@ _ROUTES = ("gamma", "beta")
 
 @registered("gpfl", title="GPFL")
 @dataclass(frozen=True)
-class GPFL(Scored, KeepsPrivate):
+class GPFL(Scored, FitsPrivate, KeepsPrivate):
     """FedPer with class embeddings E and a conditional valve V, which are shared as the body is.
 
     gamma(c) = LN(ReLU(A c + a)), and beta(c) likewise with weights of its own; V(f, c) = ReLU(f (1 + gamma(c)) + beta(c)).
@@ -49,6 +49,8 @@ class GPFL(Scored, KeepsPrivate):
         embedding_losses: whether there are the terms of E. Without them and V, it is FedPer.
         scored: when clients' models are scored; "before" is the authors' code.
     """
+
+    version = 2  # 1 deployed heads that were never trained
 
     distance_weight: float = 0.01
     embedding_decay: float = 0.1
@@ -75,7 +77,7 @@ class GPFL(Scored, KeepsPrivate):
 
     def init_client(self, task: Task, params: Tree) -> Tree:
         blank = torch.zeros(task.model.num_classes, task.model.feature_dim, dtype=task.dtype, device=task.device)
-        stale = {"embedding": blank, "seen": blank[0, 0].bool()} if self.stale_conditions else {}
+        stale = {"embedding": blank} if self.stale_conditions else {}  # of which g = p = 0
         return {**super().init_client(task, params), "condition": blank[0], **stale}
 
     def shared(self, model: Tree) -> Tree:
@@ -91,7 +93,7 @@ class GPFL(Scored, KeepsPrivate):
         model = {"params": {**received["params"], **found}, "buffers": own.model.buffers}
         kept = {**self.private(model), "condition": conditions["p"]}
         if self.stale_conditions:
-            kept |= {"embedding": model["params"][_EMBEDDING], "seen": torch.ones_like(view.client["seen"])}
+            kept["embedding"] = model["params"][_EMBEDDING]
         return LocalResult({"delta": self.sent(model, view)}, kept)
 
     def _is_trained(self, name: str) -> bool:
@@ -107,11 +109,8 @@ class GPFL(Scored, KeepsPrivate):
 
     def conditions(self, view: ClientView) -> Tree:
         """The vectors "g" and "p" of a round."""
-        embedding, seen = view.params[_EMBEDDING], None
-        if self.stale_conditions:
-            embedding, seen = view.client["embedding"], view.client["seen"]
-        found = {"g": embedding.mean(0), "p": (view.label_counts / view.num_examples) @ embedding}
-        return found if seen is None else tree.where(seen, found, tree.zeros_like(found))
+        embedding = view.client["embedding"] if self.stale_conditions else view.params[_EMBEDDING]
+        return {"g": embedding.mean(0), "p": (view.label_counts / view.num_examples) @ embedding}
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         features = view.model.features(params, batch.x)
@@ -139,6 +138,11 @@ class GPFL(Scored, KeepsPrivate):
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         model = whole(view)
         return {**model, "params": self._deployed(model["params"], self.conditions(view)["p"])}
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        own = replace(view, server=self.conditions(view))
+        model = descend_on(["classifier"], self.local_loss, whole(view), data, plan, own)
+        return {**model, "params": self._deployed(model["params"], own.server["p"])}
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models = super().local_models(state, outputs)

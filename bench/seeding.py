@@ -25,7 +25,8 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
             before; or its number, of several), "discriminator", "discriminators" (both clients: the keys of their batches),
             "discriminator-data" or "discriminator-noise" (client), "coalitions",
             "etf", "projection" (index of the initial model),
-            "search" (name of the search, number of earlier proposals, number of rejected duplicates).
+            "search" (name of the search, number of earlier proposals, number of rejected duplicates), "study" (dataset,
+            partition, both numbers, name of the hyper-parameter).
         *ids: further parts of the key, usually round and client.
     """
     key = "/".join(str(part) for part in (seed, purpose, *ids))

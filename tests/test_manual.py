@@ -269,6 +269,13 @@ def test_a_block_has_the_paper_the_options_the_cost_and_the_differences_of_a_met
     ):
         assert f"\n{line}" in blocks["SCAFFOLD"]
     assert "- `concatenation` (false)\n" in blocks["FedCat"]
+    assert "mu_i moves by e - s; x follows g(x + e)" in blocks["FedSMOO"].partition("</details>")[0]
+    assert (
+        "<pre>logits                  mean_i z_i[c]" in blocks["Ensemble"]
+        and "\n- `rule` (logits)" in blocks["Ensemble"]
+    )
+    assert blocks["DENSE"].count("<details>") == blocks["DENSE"].count("\n- Differs from ") == 1, "not for each name"
+    assert "\n- Cost beside the clients' training: " in blocks["DENSE"]
     for name in ("ccvr", "fedconcat", "fedsam", "fedper"):
         shown = dict(re.findall(r"`(\w+)` \(([^)]*)\)", blocks[algorithms.title_of(name)].partition("\n- Cost")[0]))
         assert shown.keys() == defaults_of(name).keys(), name

@@ -105,6 +105,11 @@ class Accounting:
         takes part."""
         raise NotImplementedError
 
+    @property
+    def workload_is_bound(self) -> bool:
+        """Whether `workload` is an upper bound, because clients may train on fewer examples."""
+        return False
+
     def state_templates(self, task: Task) -> "list[State]":
         """A state as large as those of each stage of a run, with the "round" in which the stage ends; the last one is as large
         as the run's last state. Numbers mean nothing, and the task is without images, on the device `meta`.

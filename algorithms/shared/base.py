@@ -71,6 +71,9 @@ class Algorithm(Accounting):
 
     version: ClassVar[int] = 1
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for options that the method cannot have. A class that overrides it calls that of `super()`."""
+
     def version_with(self, buffers: bool) -> int:
         """The version of a run, whose model has buffers or has none: `version`, or a larger one where only the numbers of
         models with buffers have changed."""

@@ -1,5 +1,6 @@
 """Local training: what happens on one client."""
 
+import functools
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -64,13 +65,14 @@ def gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
     """
     params = {name: leaf.detach() for name, leaf in params.items()}
     if batch.mask is not None:
-        return torch.func.grad(lambda *arguments: _scalar(loss, loss(*arguments)))(params, batch, view)
+        return torch.func.grad(functools.partial(_value, loss))(params, batch, view)
     leaves = [leaf.requires_grad_() for leaf in params.values()]
-    return dict(zip(params, torch.autograd.grad(_scalar(loss, loss(params, batch, view)), leaves), strict=True))
+    return dict(zip(params, torch.autograd.grad(_value(loss, params, batch, view), leaves), strict=True))
 
 
-def _scalar(loss: Loss, value: Tensor) -> Tensor:
-    """What a loss returned; raises HookError if it is no scalar."""
+def _value(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tensor:
+    """What a loss returns; raises HookError if that is no scalar."""
+    value = loss(params, batch, view)
     if not isinstance(value, Tensor) or value.ndim:
         got = f"a tensor of shape {[*value.shape]}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise HookError(f"{place_of(loss)}, returned {got}, but a scalar is expected; write return batch.mean(...).")

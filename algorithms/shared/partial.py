@@ -173,12 +173,13 @@ class PartialSharing(Weighs, PartlyShared):
 
 
 @dataclass(frozen=True)
-class PersonalPart(KeepsPrivate, PartialSharing):
-    """Partial sharing in which each client goes on training its own private part, and deploys that with the shared one.
+class FitsPrivate(RoundBased):
+    """A method in which each client deploys a private part of the model of its own with the shared one.
 
     A client that has not yet taken part has an untrained private part, which does not fit the shared one. By default it
     trains the private part before it deploys a model, the shared one frozen, on the batches of one more round; this changes
-    no state, and counts in the seconds of a run, but not in its examples.
+    no state, and counts in the seconds of a run, but not in its examples. A client that trains for one more round before it is
+    scored (`Scored`) trains both parts in it, and fits nothing before.
 
     Attributes:
         fit_private: which clients train their private part before they deploy: those that have been "absent" from all rounds,
@@ -187,13 +188,15 @@ class PersonalPart(KeepsPrivate, PartialSharing):
 
     fit_private: FitPrivate = "absent"
 
+    personal = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("fit_private", self.fit_private, get_args(FitPrivate))
 
-    def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        """A client's model with its private part trained, the shared one frozen."""
-        return descend_on(self.private_layers(view.params), self.local_loss, model, data, plan, view)
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        """What a client deploys after it has trained its private part, the shared one frozen; as `personal_model`."""
+        raise NotImplementedError
 
     def to_fit(self, state: State, client_ids: Tensor) -> list[int]:
         """Positions of the clients that train their private part before they deploy."""
@@ -206,17 +209,25 @@ class PersonalPart(KeepsPrivate, PartialSharing):
         positions = torch.tensor(self.to_fit(state, client_ids), dtype=torch.long)
         if not len(positions):
             return deployed
-
-        def fit(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-            return self.fitted(whole(view), data, plan, view)
-
-        found = self.map_clients(task, fit, task.cohort(client_ids[positions]), state).result
+        found = self.map_clients(task, self.fitted_model, task.cohort(client_ids[positions]), state).result
         where = positions.to(task.device)
         params, buffers = (
             tree.map(lambda rows, new: rows.index_copy(0, where, new), old, found[key])
             for key, old in (("params", deployed.params), ("buffers", deployed.buffers))
         )
         return deployed._replace(params=params, buffers=buffers)
+
+
+@dataclass(frozen=True)
+class PersonalPart(FitsPrivate, KeepsPrivate, PartialSharing):
+    """Partial sharing in which each client goes on training its own private part, and deploys that with the shared one."""
+
+    def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        """A client's model with its private part trained, the shared one frozen."""
+        return descend_on(self.private_layers(view.params), self.local_loss, model, data, plan, view)
+
+    def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
+        return self.fitted(whole(view), data, plan, view)
 
 
 # Parts of a model

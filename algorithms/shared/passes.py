@@ -1,13 +1,17 @@
-"""One pass over a client's examples, of the several that a round may have."""
+"""One pass over a client's examples, of the several that a round may have, and features by class over it."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from algorithms.shared.moments import class_sums
+from algorithms.shared import tree
+from algorithms.shared.moments import ClassSums, class_sums
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import BatchIndex, BatchPlan, ClientData, ClientView, Settings
+from algorithms.shared.types import Batch, BatchIndex, BatchPlan, ClientData, ClientView, Settings
+
+FeaturesOf = Callable[[Tensor], Tensor]  # images [B, C, H, W] -> [B, d]
 
 
 def first_pass(plan: BatchPlan, view: ClientView) -> BatchPlan:
@@ -47,6 +51,24 @@ def joined(plan: BatchPlan) -> BatchIndex:
     return BatchIndex(
         torch.cat([index.rows for index in plan]), mask, draws, sum(index.least for index in plan), plan[0].key
     )
+
+
+@torch.no_grad()
+def add_batch(sums: ClassSums, features_of: FeaturesOf, batch: Batch) -> ClassSums:
+    """Sums with those of the features of a batch, as constants."""
+    return tree.add(sums, class_sums(features_of(batch.x), batch.y, len(sums.counts), batch.mask))
+
+
+def sums_over(plan: BatchPlan, none: ClassSums, features_of: FeaturesOf, data: ClientData) -> ClassSums:
+    """Sums of features over the batches of a plan, of images as augmented.
+
+    Args:
+        none: sums of no features.
+    """
+    sums = none
+    for index in plan:
+        sums = add_batch(sums, features_of, data.take(index))
+    return sums
 
 
 class ClassMeans(NamedTuple):

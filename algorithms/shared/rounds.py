@@ -83,7 +83,7 @@ class RoundBased(RoundHooks):
     def _finished(self, task: Task, state: State, cohort: Cohort, *, bytes_up: int, **new: Tree) -> State:
         """The state after a round with these new entries, and what the round has cost."""
         bytes_down = len(cohort.ids) * tree.num_bytes(self.downloads(state))
-        examples = sum(self.visits(task.settings, size) for size in task.sizes(cohort.ids))
+        examples = self.visited(task, cohort, state | new)
         spent = add_costs(state["costs"], bytes_down=bytes_down, bytes_up=bytes_up, examples=examples)
         return {**state, **new, "costs": spent}
 
@@ -156,6 +156,11 @@ class RoundBased(RoundHooks):
     def visits(self, settings: Settings, num_examples: int) -> int:
         """Examples of which a client with so many computes gradients in one round, repetitions included."""
         return self.passes_per_example * settings.num_visited(num_examples, self.smallest_batch)
+
+    def visited(self, task: Task, cohort: Cohort, after: State) -> int:
+        """Examples of which a cohort has computed gradients in a round, repetitions included: `visits` of all, unless only the
+        state after the round tells."""
+        return sum(self.visits(task.settings, size) for size in task.sizes(cohort.ids))
 
     @property
     def weighs_clients(self) -> bool:

@@ -32,6 +32,7 @@ class Scored(RoundBased):
     keeps_trained: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("scored", self.scored, get_args(When))
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:

@@ -24,6 +24,7 @@ class Weighs(RoundBased):
     weighting: Weighting = "examples"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("weighting", self.weighting, get_args(Weighting))
 
     @property

@@ -107,6 +107,10 @@ class Wrapper(Algorithm):
     def workload(self, settings: Settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
 
+    @property
+    def workload_is_bound(self) -> bool:
+        return self.base.workload_is_bound
+
     def state_templates(self, task: Task) -> list[State]:
         return self.base.state_templates(self.inside(task))
 

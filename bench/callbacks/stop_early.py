@@ -1,4 +1,4 @@
-"""Stop early: the run ends when a metric has not become better for some evaluations."""
+"""Stop early: the run ends when a metric has not become better for some evaluations, or has reached a target."""
 
 import itertools
 from dataclasses import dataclass
@@ -12,18 +12,20 @@ from bench.results.metrics import ACCURACIES, METHOD
 @registered_callback("stop-early")
 @dataclass(frozen=True)
 class StopEarly(Callback):
-    """Ends a run when a metric has not become better for some rounds; the run is done, and its record says why.
+    """Ends a run when a metric has not become better for some rounds, or has reached a target; its record says why.
 
     Attributes:
         metric: an accuracy, "loss", "method/<name>", or "<callback>/<name>" of a callback that is named before this one.
             What it chooses by test accuracy is chosen on test data; the split `validation` has others.
         patience: rounds with the metric that may pass without a better value.
         less_is_better: whether smaller values are better, as of a loss.
+        target: the run ends in the first round whose value is at least as good; None for none. Rounds to a target need no more.
     """
 
     metric: str = "accuracy"
     patience: int = 10
     less_is_better: bool = False
+    target: float | None = None
 
     def __post_init__(self):
         at_least("patience", self.patience, 1)
@@ -45,7 +47,10 @@ class StopEarly(Callback):
                 hint = suggestion(self.metric, outcome.metrics)
                 raise ValueError(f"round {outcome.round} has no metric {self.metric}, but {known}.{hint}")
             return own, {}
-        merit = -value if self.less_is_better else value
+        sign = -1 if self.less_is_better else 1
+        merit = sign * value
+        if self.target is not None and merit >= sign * self.target:
+            return Noted(own, stop=f"stopped early: {self.metric} has reached {self.target:g}")
         if not own or merit > own["best"]:
             return {"best": merit, "waited": 0}, {}
         own = {**own, "waited": own["waited"] + 1}

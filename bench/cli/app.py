@@ -180,9 +180,13 @@ def run(
             searched = of.name if of.is_searched(budget or of.usual_budget) else ""
             tuning = _tuning_options(tuned, searched, of.search_seeds, values)
         if tuning and executor != "ray":
+            instead = (
+                "take --ruleset defaults"
+                if ruleset
+                else "fix them by --tuned test, --set or a budget that does not search"
+            )
             raise ValueError(
-                f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or fix them by --tuned test, "
-                "--set or a budget that does not search."
+                f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or {instead}."
             )
         machines = read_machines(
             cpus_per_trial,
@@ -411,8 +415,8 @@ def describe(
             own, drawn = len(tuning.studies[0]), tuning.samples or 0
             count = len(tuning.studies)
             say(
-                f"Per cell {count} studies x ({drawn} configurations with one seed + {own} seed{'s' * (own > 1)} of the "
-                f"choice) = {count * (drawn + own)} runs."
+                f"Per cell {count} {'study' if count == 1 else 'studies'} x ({drawn} configuration{'s' * (drawn > 1)} with one "
+                f"seed + {own} seed{'s' * (own > 1)} of the choice) = {count * (drawn + own)} runs."
             )
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
@@ -475,7 +479,9 @@ def _by_rules(
     refused = [key for key, value in others.items() if value is not None] + [key for key in asked if key not in free]
     if refused:
         options = " and ".join("--only seed" if key == "only" else f"--{key.replace('_', '-')}" for key in refused)
-        raise ValueError(f"{options}: the ruleset {ruleset} decides that itself; leave one of the two out.")
+        searches = ruleset == TUNED or not {*refused} <= {*values, "studies", "tuned"}
+        does = "decides that itself" if searches else "searches nothing"
+        raise ValueError(f"{options}: the ruleset {ruleset} {does}; leave one of the two out.")
     budget = budget or grid.usual_budget
     here = grid.budgets.get(budget)
     several = [one for one in grid.tuning if here and here.tuning == "all" and len(one.points("all")) > 1]

@@ -75,23 +75,26 @@ def listing_table(what: str) -> Table:
 
 
 def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None = None) -> list[dict[str, Any]]:
-    """What trials cost: one row per dataset and method, and the total, in which both are "".
+    """What trials cost: one row per dataset and method (with the one around it), and the total, in which both are "".
 
     Args:
         searches: run id -> the search on validation data that comes before; these runs and their examples count.
 
     Returns:
-        Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done`, numbers of runs as in the caption of the table;
+        Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done` (without searches), numbers of runs as in the
+        caption of the table;
         `examples` of those trainings of which they are known, and the number of the others, `unknown`; `bytes_per_client` of
         the smallest and the largest trial, each with whether that is a bound (`at_most`), None for a size that is not known.
     """
     from bench.experiments.cost import bytes_per_client, is_bound
+    from bench.experiments.labels import competitor
 
     searches = searches or {}
     counted: set[tuple[str, str]] = set()  # trainings that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault((cell.dataset, cell.setting("algorithm")), []).append(cell)
+        around = [cell.wrapper] * cell.is_wrapped
+        groups.setdefault((cell.dataset, competitor([cell.setting("algorithm"), *around])), []).append(cell)
     rows = []
     for (dataset, algorithm), members in groups.items():
         sizes = {cell.id: bytes_per_client(cell.config) for cell in members}
@@ -116,13 +119,15 @@ def _with_searches(numbers: dict[str, int], cells: list[Cell], searches: Mapping
     examples = sum(
         round(count * examples_to_train(config) * (1 - (config.validation_share or 0))) for count, config in tried
     )
-    return numbers | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
+    own = {key: number for key, number in numbers.items() if key != "done"}  # which runs will be chosen is not known
+    return own | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
 
 
 def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
     """The rows of `costs`, below a title and above what the columns are."""
     searched = ["searched"] * any("searched" in row for row in rows)
-    numbers = (*searched, "trials", "chosen", "trainings", "done", "M examples", "MB/client")
+    done = ["done"] * (not searched)
+    numbers = (*searched, "trials", "chosen", "trainings", *done, "M examples", "MB/client")
     table = Table("dataset", "method", *(Column(name, justify="right") for name in numbers))
     for row in rows:
         if not row["dataset"]:
@@ -133,7 +138,7 @@ def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
         counts = [str(row.get(key, 0)) for key in numbers[:-2]]
         table.add_row(row["dataset"] or "all", row["algorithm"], *counts, _examples_in_words(row), megabytes)
     # rich would wrap them where the table ends.
-    about = "searched: runs of searches on validation data; " * bool(searched) + _CAPTION
+    about = _SEARCHED * bool(searched) + _CAPTION
     return Group(Text(title, "table.title"), table, Text(about, "table.caption"))
 
 
@@ -251,9 +256,11 @@ def _millions(count: int) -> str:
     return f"{count / 1e6:,.1f}" if count >= 1e6 or not count else f"{float(f'{count:.2g}') / 1e6:.6f}".rstrip("0")
 
 
+_SEARCHED = "searched: runs of searches on validation data, beside those of trainings; M examples has both; "
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one, if no search chooses how it trains); M examples: millions of "
-    "training examples, all epochs and trainings (? where the size of the data is not known); MB/client: sent and received in "
-    "one trial, mean over clients, at most (≤) where training may stop early (10^6 bytes)"
+    "training examples, all epochs and trainings (? where the size of the data is not known; `python -m bench speed` says how many this machine trains in a "
+    "second); MB/client: sent and received in one trial, mean over clients, at most (≤) where training may stop early (10^6 "
+    "bytes)"
 )

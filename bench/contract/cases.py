@@ -22,6 +22,7 @@ class Special:
         smallest_client: examples that every client needs.
         templates_are_bounds: a state may be smaller than its template, by what is known only when the run has begun.
         exchanges_less: what a run is known to exchange is a bound, which toy tasks may not reach.
+        gradients_of_its_own: it may compute gradients by other means than `gradient`, which the contract cannot count.
     """
 
     alone: bool = False
@@ -30,6 +31,7 @@ class Special:
     smallest_client: int = 1
     templates_are_bounds: bool = False
     exchanges_less: bool = False
+    gradients_of_its_own: bool = False
 
     def settings(self, participation: float | None = None) -> dict[str, Any]:
         """Settings of a toy task on which the method can be trained; a run with cycles has two of them."""
@@ -48,6 +50,7 @@ def said_by(method: Algorithm) -> Special:
         alone=isinstance(method, Centralized),
         in_cycles=has_model == [False, True, False, True],
         exchanges_less=method.traffic_is_bound,
+        gradients_of_its_own=True,
     )
 
 

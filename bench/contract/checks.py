@@ -23,7 +23,15 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import without_clients
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
-from bench.contract.toy import difference, history, normalised_task, other_value, toy_task, train
+from bench.contract.toy import (
+    difference,
+    gradients_counted,
+    history,
+    normalised_task,
+    other_value,
+    toy_task,
+    train,
+)
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
@@ -292,7 +300,8 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     method, special = case.method, case.special
     # Equal clients, so that every cohort costs the same; 0.7 of 5 are 3.
     task = toy_task(**case.settings(participation, sizes=(20,) * 5))
-    state = train(method, task)
+    with gradients_counted() as counted:
+        state = train(method, task)
     spent = state["costs"]
     deploying = method.deploy_traffic(task, method.deploy(task, state, _everyone(task)).model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up")) / task.population
@@ -311,10 +320,19 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     first = task.settings.local_epochs * 20 * (task.population - cohort) if special.everyone_begins else 0
     expected = round(cohort / task.population * whole) + first + method.server_examples
     visited = spent["examples"] + method.deploy_examples(task)
+    where = hooks_in_words(case, "passes_per_example", "visits", "workload", "local_update")
+    fits = visited <= expected if method.workload_is_bound else visited == expected
     _require(
-        visited == expected,
+        fits,
         f"workload says that a run visits {expected:,} examples, but it visited {visited:,}; say how often local "
-        f"training computes a gradient of an example in {hooks_in_words(case, 'passes_per_example', 'workload')}.",
+        f"training computes a gradient of an example in {where}.",
+    )
+    found = sum(counted)
+    fits = found <= spent["examples"] if special.gradients_of_its_own else found == spent["examples"]
+    _require(
+        fits,
+        f"the costs of a run say that it visited {spent['examples']:,} examples, but gradients of {found:,} were computed; say "
+        f"how often local training computes a gradient of an example in {where}.",
     )
 
 

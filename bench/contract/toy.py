@@ -2,13 +2,17 @@
 
 import functools
 import typing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass, replace
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from algorithms.fedprox import FedProx
+from algorithms.shared import local_sgd
 from algorithms.shared.types import Settings
 from bench import models
 from bench.models.base import BatchNormalised, Staged
@@ -117,6 +121,27 @@ def train(algorithm, task, rounds: int | None = None):
     for _ in range(algorithm.num_rounds(task.settings) if rounds is None else rounds):
         state = algorithm.step(task, state)
     return state
+
+
+@contextmanager
+def gradients_counted() -> Iterator[list[int]]:
+    """Examples of each call of `gradient` meanwhile, on the engine loop, without those within a loss, of its batch."""
+    sizes: list[int] = []
+    plain, is_inside = local_sgd._value, False
+
+    def noted(loss, params, batch, view):
+        nonlocal is_inside
+        if is_inside:
+            return plain(loss, params, batch, view)
+        sizes.append(len(batch.y))
+        is_inside = True
+        try:
+            return plain(loss, params, batch, view)
+        finally:
+            is_inside = False
+
+    with mock.patch.object(local_sgd, "_value", noted):
+        yield sizes
 
 
 @functools.lru_cache(maxsize=16)

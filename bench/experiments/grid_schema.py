@@ -69,6 +69,13 @@ class Condition(Part):
     set: dict[str, Any]
 
 
+class Note(Part):
+    """A sentence beneath the table, where a cell's settings are all among the values of `when`."""
+
+    when: dict[str, Annotated[list, BeforeValidator(lambda value: as_list(value))]]
+    say: str
+
+
 class Tuning(Part):
     """A tuning set: one cell for every combination of the options' values.
 
@@ -292,7 +299,7 @@ class Layout(Part):
         improvement_over: what competes in a board, as values of `compared`: the report says how likely each other is better.
         against: values of rows or columns, or one of the columns; cells are tested against the one that has these instead, not
             against the best of their row.
-        notes: sentences of the grid's author beneath the table.
+        notes: sentences of the grid's author beneath the table; with a condition only where a cell of the table meets it.
         names: what tables and figures call values of rows and columns, instead of their usual names.
         styles: method -> how figures draw it, in place of the style that it has in all grids.
         printed: how the published table is arranged; not inherited from the grid that is extended, which repeats another one.
@@ -314,7 +321,7 @@ class Layout(Part):
     gains_over: dict[str, Any] = {}
     against: dict[str, Any] = {}
     improvement_over: dict[str, Any] = {}
-    notes: list[str] = []
+    notes: list[str | Note] = []
     names: OwnNames = {}
     styles: dict[str, Style] | None = None
     printed: Printed | None = None

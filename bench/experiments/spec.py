@@ -41,8 +41,8 @@ class TuningOptions:
         search_seeds: seeds on which configurations are compared; None for those of the experiment.
         compares: whether the searches are for a comparison of methods. Then every method gets the same number of
             configurations, no search learns from another one, axes of the table are not searched, and no figures are drawn.
-        studies: seeds of each study, where a cell is searched several times: a study compares configurations on the first of
-            its seeds, and trains its choice with all of them. () for one search, whose choice is trained with all seeds.
+        studies: seeds of each study, where a cell is searched several times: a study compares configurations on a seed that no
+            study has, and trains its choice with its own. () for one search, whose choice is trained with all seeds.
     """
 
     searcher: str = "grid"
@@ -58,6 +58,10 @@ class TuningOptions:
     def study_of(self, seed: int) -> tuple[int, ...]:
         """The seeds of the study that has a seed; () without studies."""
         return next((study for study in self.studies if seed in study), ())
+
+    def search_seed_of(self, study: tuple[int, ...]) -> int:
+        """The seed on which a study compares configurations: its choice is trained on other partitions, from other weights."""
+        return max(map(max, self.studies)) + 1 + self.studies.index(study)
 
     def place(self, cell: grid_cells.Cell, layout: Mapping[str, Any]) -> str:
         """Identifies what is searched at once: the key of a table cell, with the first seed of the study if there are several.

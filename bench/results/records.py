@@ -233,6 +233,7 @@ class ChosenParams(TypedDict):
         defaults: whether the values that the cell has without a search were among them; older grids do not say.
         space: option -> its range, for people.
         search: name of the search.
+        spaces: how many spaces have been searched for the same runs, this one included; missing where it is the only one.
     """
 
     hparams: dict[str, Any]
@@ -247,6 +248,7 @@ class ChosenParams(TypedDict):
     defaults: NotRequired[bool]
     space: dict[str, str]
     search: Name
+    spaces: NotRequired[int]
 
 
 class StoredCell(TypedDict):
@@ -309,6 +311,13 @@ class StoredPrinted(TypedDict, total=False):
     caption: str
 
 
+class StoredNote(TypedDict):
+    """A sentence beneath a table with a condition, see `bench.experiments.grid_schema.Note`."""
+
+    when: dict[str, list[Any]]
+    say: str
+
+
 class StoredLayout(TypedDict):
     """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
 
@@ -326,7 +335,7 @@ class StoredLayout(TypedDict):
     gains_over: NotRequired[dict[str, Any]]
     against: NotRequired[dict[str, Any]]
     improvement_over: NotRequired[dict[str, Any]]
-    notes: NotRequired[list[str]]
+    notes: NotRequired[list[str | StoredNote]]
     names: NotRequired[dict[str, dict[str, str]]]
     styles: NotRequired[dict[str, Style]]
     printed: NotRequired[StoredPrinted]
@@ -345,7 +354,7 @@ class StoredReproduces(TypedDict):
 
 
 class StoredRuleset(TypedDict):
-    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.Ruleset`.
+    """By which rules hyper-parameters of a stored grid were chosen, see `bench.experiments.spec.RULESETS`.
 
     Attributes:
         studies: seeds of each study; [] of the ruleset "defaults".

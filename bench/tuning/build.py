@@ -10,6 +10,7 @@ from bench.config.methods import options_of
 from bench.config.resolve import base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
+from bench.experiments import accuracies
 from bench.experiments.cells import Cell
 from bench.experiments.cost import refusals
 from bench.experiments.grid_schema import Tuning, matches
@@ -185,7 +186,7 @@ def _searched_run(cell: Cell, space: Space, tuning: TuningOptions) -> RunConfig:
 def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Search:
     seeds = tuning.search_seeds or [cell.config.seed for cell in cells]
     if study := tuning.study_of(cells[0].config.seed):
-        seeds = study[:1]
+        seeds = [tuning.search_seed_of(study)]
     own = {cell.config.seed: _searched_run(cell, space, tuning) for cell in cells}
     any_seed = next(iter(own.values()))
     configs = {seed: on_validation(own.get(seed, any_seed), tuning.validation_share, seed) for seed in sorted(seeds)}
@@ -198,7 +199,7 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
             "or take --searcher random."
         )
     method = build_algorithm(template.algorithm)
-    reported = _reported(template, method)
+    reported = accuracies.reported(template, method)
     mistakes += [
         *_validate_space(template, space, tuning.searcher),
         *_wrong_metric(tuning.metric, reported, method, template),
@@ -208,7 +209,7 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
         raise ConfigError(mistakes)
     metric = (tuning.metric or reported[0]).removeprefix(f"{VALIDATION}_")
     how = tuning.searcher, tuning.scheduler, metric, tuning.samples
-    return Search(configs, space, *how, warm_start=not tuning.compares, tries_usual=not tuning.studies)
+    return Search(configs, space, *how, warm_start=not tuning.compares, of_study=bool(tuning.studies))
 
 
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
@@ -253,15 +254,6 @@ def _values(parameter: Parameter, searcher: str) -> list[Any]:
     return parameter.grid if searcher == "grid" or parameter.low is None else [parameter.low, parameter.high]
 
 
-def _reported(config: RunConfig, method: Algorithm) -> list[str]:
-    """The metrics that a run reports, by the first of which it is usually judged."""
-    if _has_own_tests(config):
-        if not partitions.parse(config.partition).scores_together:
-            return ["own_accuracy"]
-        return ["own_accuracy", "global_accuracy" if method.personal else "accuracy"]
-    return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
-
-
 def _wrong_metric(metric: str | None, reported: list[str], method: Algorithm, config: RunConfig) -> list[str]:
     """Why no run of a method reports a metric."""
     known = [f"{VALIDATION}_{own}" for own in ACCURACIES]
@@ -272,7 +264,7 @@ def _wrong_metric(metric: str | None, reported: list[str], method: Algorithm, co
     choices = [own for own in known if own.removeprefix(f"{VALIDATION}_") in reported]
     if metric in choices:
         return []
-    what = f"{config.algorithm['name']} deploys {'one model per client' if method.personal else 'one shared model'}"
+    what = accuracies.deployed(config, method)
     if _has_own_tests(config) or "own_accuracy" in metric:
         has = "has" if _has_own_tests(config) else "does not have"
         what = f"Each client of {config.partition} {has} test data of its own"

@@ -52,8 +52,8 @@ class Search:
         samples: number of configurations to try, at most; None for all of a grid.
         warm_start: whether the searcher "optuna" learns from configurations that other searches have finished; then these
             can be chosen, too.
-        tries_usual: whether the method's usual hyper-parameters are the first configuration, if the space has them; else all
-            are drawn.
+        of_study: whether it is that of a study. Then all configurations are drawn, those of settings that methods share alike
+            for all methods; else the method's usual hyper-parameters are the first one, if the space has them.
     """
 
     configs: Mapping[int, RunConfig]
@@ -63,7 +63,7 @@ class Search:
     metric: str
     samples: int | None
     warm_start: bool = True
-    tries_usual: bool = True
+    of_study: bool = False
 
     @property
     def template(self) -> RunConfig:
@@ -127,7 +127,7 @@ class Search:
         space = {key: parameter.model_dump(exclude={"source"}) for key, parameter in self.space.items()}
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
         start = (
-            {} if self.searcher == "grid" else {"start": self.usual if self.tries_usual else None}
+            {} if self.searcher == "grid" else {"start": None if self.of_study else self.usual}
         )  # the first configuration
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "warm_start")}
         return {"runs": [*self.runs(first)], "space": space, **start, **how}

@@ -1,6 +1,8 @@
 """Hyper-parameters from searches: runs that a search starts from, its configurations, what was chosen for places of a table."""
 
 import contextlib
+import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -85,7 +87,8 @@ def choose(
 
     Returns:
         Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
-        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did.
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Where
+        some have failed, only studies choose among the others.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
@@ -99,7 +102,7 @@ def choose(
     }
     changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
     _say_stale(changed, "of searches", store, on_message)
-    found, troubles = {}, []
+    found, troubles, searched = {}, [], _spaces_searched(store)
     failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
         from bench.execution import ray_session  # Ray takes seconds to import
@@ -112,10 +115,17 @@ def choose(
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
         best = best_of(outcomes, tuning)
-        if failed or best is None:
+        if best is None or failed and not tuning.studies:
             troubles.append(_trouble(study.search, failed))
-        else:
-            found[name] = describe_choice(study.search, best, outcomes)
+            continue
+        if failed:
+            on_message(f"{title_of(study.search)}: {_configurations(failed)} failed and cannot be chosen.")
+        found[name] = describe_choice(study.search, best, outcomes)
+        if (spaces := len(searched[_configs(study.search.describe())])) > 1:
+            found[name]["spaces"] = spaces
+            on_message(
+                f"{title_of(study.search)}: this is one of {spaces} spaces searched here, and tables will say so."
+            )
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
@@ -154,6 +164,21 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
         "search": search.name,
     }
+
+
+def _spaces_searched(store: Store) -> dict[str, set[str]]:
+    """Configs of a stored search -> the spaces in which searches have varied these configs: whoever tries spaces until one wins
+    has searched in all of them."""
+    found = defaultdict[str, set[str]](set)
+    for name in store.searches():
+        if search := store.search(name):
+            ranges = {key: {**about, "source": ""} for key, about in search["space"].items()}
+            found[_configs(search)].add(json.dumps(ranges, sort_keys=True))
+    return found
+
+
+def _configs(search: Mapping[str, Any]) -> str:
+    return json.dumps(search["configs"], sort_keys=True)
 
 
 def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
@@ -289,10 +314,14 @@ def title_of(search: Search) -> str:
 def _trouble(search: Search, failed: int) -> str:
     if failed:
         return (
-            f"{title_of(search)}: {failed} configurations have failed, so the best one is not known; the same command tries "
-            "them again."
+            f"{title_of(search)}: {_configurations(failed)} failed, so the best one is not known; the same command tries them "
+            "again."
         )
     return (
         f"{title_of(search)}: each configuration diverged with one of its seeds at least, so none can be chosen; try more by "
         "--samples, another --space, or leave the method out."
     )
+
+
+def _configurations(count: int) -> str:
+    return f"{count} configurations have" if count > 1 else "1 configuration has"

@@ -258,7 +258,7 @@ class Study:
         }
         usual = self.search.usual | single
         if (
-            self.search.tries_usual
+            not self.search.of_study
             and not self._proposed
             and all(map(_holds, self.search.space.values(), usual.values()))
         ):
@@ -313,7 +313,22 @@ def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
 
 def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
     """The sampler of a draw: after so many proposed configurations, and so many draws that gave a known one."""
+    if search.of_study:
+        data = search.template.dataset, search.template.partition
+        return _SharedDraws(min(search.configs), "study", *data, proposed, draw)
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna":
         return RandomSampler(seed=seed)
     return TPESampler(seed=seed, **TPE)
+
+
+class _SharedDraws(RandomSampler):
+    """Draws each hyper-parameter from a stream of its name, so that methods with the same range try the same values."""
+
+    def __init__(self, *key: Any):
+        super().__init__()
+        self._stream = key
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: BaseDistribution) -> Any:
+        sampler = RandomSampler(seed=seed_for(*self._stream, param_name) % 2**32)
+        return sampler.sample_independent(study, trial, param_name, param_distribution)

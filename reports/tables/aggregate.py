@@ -51,11 +51,13 @@ def contest_keys(grid: StoredGrid) -> list[str]:
 
 
 def contest_name(grid: StoredGrid) -> str:
-    """What cells that compete make together, in words."""
-    compared = compared_keys(grid)
-    if compared == [grid["report"]["columns"]]:
+    """What cells that compete make together, in words: a row; a column, or what it stands for; or a contest."""
+    compared, columns = compared_keys(grid), grid["report"]["columns"]
+    if compared == [columns]:
         return "row"
-    return "column" if compared == row_keys(grid) else "contest"
+    if compared == row_keys(grid):
+        return columns if columns in ("dataset", "model", "partition") else "column"
+    return "contest"
 
 
 def competitors_of(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:

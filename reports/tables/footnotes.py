@@ -95,10 +95,21 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
         yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid, names)
     yield from tuning_notes.footnotes(grid, cells, names)
-    yield from grid["report"].get("notes", ())
+    yield from _of_author(grid)
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def _of_author(grid: StoredGrid) -> Iterable[str]:
+    """The notes of the grid, without those about what no cell has."""
+    for note in grid["report"].get("notes", ()):
+        if isinstance(note, str):
+            yield note
+        elif any(
+            all(label(cell, key) in map(str, those) for key, those in note["when"].items()) for cell in grid["cells"]
+        ):
+            yield note["say"]
 
 
 def _unknown_callbacks(cells: pd.DataFrame) -> Iterable[str]:
@@ -138,6 +149,7 @@ def about_runs(grid: StoredGrid, records: Records, cells: pd.DataFrame, names: N
         yield from _traffic(grid, records, names)
     yield from _machines(grid, records, cells)
     yield from _caveats(grid, records, names)
+    yield from _without_paper(grid, names)
     yield from _origins(grid, records, names)
     yield from _casualties(grid, records)
     yield from _earlier(grid, records, names)
@@ -188,7 +200,8 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
     if studies := studies_of(grid):
         each = "; ".join(", ".join(map(str, study)) for study in studies)
-        spread = f"median [lowest, highest] over {len(studies)} studies, a study is the mean over its seeds ({each})"
+        over = f"{len(studies)} {'study' if len(studies) == 1 else 'studies'}"
+        spread = f"median [lowest, highest] over {over}, a study is the mean over its seeds ({each})"
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
 
@@ -340,6 +353,14 @@ def _caveats(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
         alike[about, said or caveat] += of
     for (about, said), methods in alike.items():
         yield ": ".join(filter(None, (about, _join(methods), said)))
+
+
+def _without_paper(grid: StoredGrid, names: Names) -> Iterable[str]:
+    """The methods of a board that follow code alone."""
+    methods = dict.fromkeys(cell["algorithm"] for cell in grid["cells"] if is_board(grid))
+    if found := [name for name in methods if name in algorithms.REGISTRY and algorithms.is_without_paper(name)]:
+        listed = ", ".join(names.value("algorithm", name).plain for name in found)
+        yield f"Written from public code, abstracts or what others say, as the text of the paper was not at hand: {listed}."
 
 
 def _origins(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:

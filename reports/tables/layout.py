@@ -276,7 +276,7 @@ def measured(cell) -> str:
         return NOT_REACHED if cell.done else ""
     if cell.studies:
         if math.isnan(cell.mean):
-            return ""
+            return f"{NOT_REACHED} by {cell.missed} of {cell.done} studies" if cell.missed else ""
         median, low, high = (printed(cell.metric, value) for value in (cell.mean, cell.low, cell.high))
         return (median if low == high else f"{median} [{low}, {high}]") + which_seeds(cell)
     return _joined(with_std(cell.metric, cell.mean, cell.std)) + which_seeds(cell)

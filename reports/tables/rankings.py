@@ -11,6 +11,7 @@ import pandas as pd
 from bench.experiments.labels import competitor
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
+from reports.tables import robust
 from reports.tables.aggregate import (
     cell_keys,
     compared_keys,
@@ -46,7 +47,7 @@ def standings(
 
     Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
     another one if its mean is better; equal means count as half a win for both. By seed, scores of runs are ranked instead of
-    means, those that have diverged last, and there are no wins: a leaderboard has too many pairs.
+    means, those that have diverged or failed last, and there are no wins: a leaderboard has too many pairs.
 
     Args:
         cells: of one metric.
@@ -57,8 +58,8 @@ def standings(
 
     Returns:
         Lines of COLUMNS without the metric. A rank has over "" and measure "mean_rank"; a pair has measure "wins", in
-        percent of rows. low and high are the ends of percentile bootstrap intervals over rows. Empty with fewer than two
-        columns or two rows.
+        percent of rows. low and high are the ends of percentile bootstrap intervals over rows, which by seed are drawn within
+        each setting. Empty with fewer than two columns or two rows.
     """
     ranked = _ranked_by_seed(cells, runs, grid, metric) if is_board(grid) else _ranked(cells, grid, metric)
     values = ranked[[name for name in columns if name in ranked]].dropna()
@@ -70,7 +71,8 @@ def standings(
     wins = 100 * ((own > other) + 0.5 * (own == other))
     pairs = [] if is_board(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
     measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
-    low, high = _interval(measured)
+    strata = robust.strata_of(values, contest_keys(grid)) if is_board(grid) else None
+    low, high = _interval(measured) if strata is None else robust.interval(measured, strata)
     return pd.DataFrame(
         {
             "column": [*names, *(names[a] for a, _ in pairs)],
@@ -191,15 +193,16 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
     rows = _rows(grid)
     what = "columns" if rows == "rows" else "competitors"
     if len(found) and is_board(grid):
-        least = found["rows"].min()
-        narrow = f"; of {least} they are too narrow" if least < FEW_ROWS else ""
-        lost = "study that was missed" if studies_of(grid) else "run that has diverged"
+        least, of, setting = found["rows"].min(), "studies" if studies_of(grid) else "seeds", contest_name(grid)
+        narrow = f"; of {least} {rows} they are too narrow" if least < FEW_ROWS else ""
+        lost = "study that was missed" if studies_of(grid) else "run that has diverged or failed"
         yield (
             f"Mean ranks (1 is the best) are over the {rows} in which all these {what} have ended, of scores as printed: "
-            f"those alike share their mean rank, and a {lost} is behind all others. In brackets: {LEVEL:.0%} "
-            f"percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} (scipy.stats.bootstrap), which take these "
-            f"as independent{narrow}. Rows stand in the order of the first ranks."
+            f"those alike share their mean rank, and a {lost} is behind all others. In brackets, here and beside: {LEVEL:.0%} "
+            f"percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} within each {setting}. They say how far "
+            f"{of} move a number, not what other settings would give{narrow}. Rows stand in the order of the first ranks."
         )
+        yield from _left_out(cells, grid)
         if (found["measure"] == "iqm").any():
             yield from _about_robust(found, lost, grid)
     elif len(found):
@@ -213,8 +216,10 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
             f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
             f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
-    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > 1:
-        yield f"No mean ranks and wins yet: they need two {rows} in which two {what}, and all that are ranked, are complete."
+    elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
+        wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
+        needed = f"two {rows} in which two {what}, and all that are ranked, are complete"
+        yield f"No mean ranks{wins} yet: they need {needed}.{order}"
 
 
 def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[str]:
@@ -224,10 +229,23 @@ def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[
     yield (
         f"Of {METRICS[metric].title} alone, because no number here is a mean over metrics: the best, within n points: the "
         f"percentage of pairs of {setting} and {of} in which a method is at most so far behind the best of the pair "
-        f"(performance profile); interquartile mean: of the scores of all {setting}s together, as they are, without the lowest "
-        f"and the highest quarter{better if (found['measure'] == 'better_than').any() else ''}. Definitions, and the bootstrap "
-        f"within each {setting}, are those of rliable; a {lost} counts as 0 in means, and as behind all others elsewhere."
+        f"(performance profile of Dolan and Moré, with differences instead of ratios); interquartile mean: of the scores of "
+        f"all {setting}s, as printed, without the lowest and the highest quarter"
+        f"{better if (found['measure'] == 'better_than').any() else ''}. Interquartile mean, probability of improvement and "
+        f"bootstrap are those of rliable; a {lost} counts as 0 in means, and as behind all others elsewhere."
     )
+
+
+def _left_out(cells: pd.DataFrame, grid: StoredGrid) -> Iterator[str]:
+    """The settings that are in no rank yet, and what has not ended there; none where nothing has ended."""
+    names, [*keys] = names_of_competitors(grid), contest_keys(grid)
+    first = cells.drop_duplicates([*cell_keys(grid)])
+    for values, own in first.assign(competitor=competitors_of(first, grid)).groupby(keys, sort=False):
+        waiting = own[own["done"] + own["diverged"] + own["failed"] < own["seeds"]]
+        if len(own) > len(waiting) > 0:
+            where = ", ".join(names.value(axis, value).plain for axis, value in zip(keys, values, strict=True))
+            said = ", ".join(names.value(" ".join(compared_keys(grid)), one).plain for one in waiting["competitor"])
+            yield f"Not in the ranks: {where}, where these have not ended: {said}."
 
 
 def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
@@ -237,24 +255,24 @@ def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
 
 
 def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
-    """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended."""
+    """Merits of printed scores [rows and seeds, columns] of the cells whose runs have all ended; -inf of a run that has
+    diverged or failed, or a study that was missed."""
     single = _single(cells, runs, grid)
     found = merits(single, metric).mask(single["diverged"], -np.inf)
     return _pivoted(single, found, grid, [*contest_keys(grid), "seed"])
 
 
-def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
-    """Scores [rows and seeds, columns] of a board, not rounded, of the pairs in which all methods have ended; -inf of a run
-    that has diverged, or a study that was missed. Arguments as of `standings`."""
-    single = _single(cells, runs, grid)
-    found = single["mean"].mask(single["diverged"], -np.inf)
-    return _pivoted(single, found, grid, [*contest_keys(grid), "seed"]).dropna()
+def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
+    """Printed scores [rows and seeds, columns] of a board, the larger the better, of the pairs in which all methods have ended;
+    see `_ranked_by_seed`. Arguments as of `standings`."""
+    return _ranked_by_seed(cells, runs, grid, metric).dropna()
 
 
 def _single(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
     """One line per run, or study, of the cells whose runs have all ended."""
-    ended = cells[(cells["done"] + cells["diverged"] == cells["seeds"]) & (cells["substitute"] == "")]
-    about = runs.drop_duplicates("run").set_index("run")[["seed", "score", "missed", "diverged"]]
+    ended = cells[(cells["done"] + cells["diverged"] + cells["failed"] == cells["seeds"]) & (cells["substitute"] == "")]
+    about = runs.assign(diverged=runs["diverged"] | runs["failed"])
+    about = about.drop_duplicates("run").set_index("run")[["seed", "score", "missed", "diverged"]]
     single = ended[cell_keys(grid)].assign(run=ended["units"].str.split()).explode("run").join(about, on="run")
     single = single.rename(columns={"score": "mean"}).assign(seeds=1).reset_index(drop=True)
     return single.astype({"missed": bool, "diverged": bool})

@@ -230,8 +230,9 @@ def _standings(
         runs = runs_of(metric, value)
         names = _contenders(cells, grid, tables[metric])
         lines = rankings.standings(cells, runs, grid, metric, names)
-        if is_board(grid) and not found and METRICS[metric].is_share and len(lines):
-            scores = rankings.scores_of_pairs(cells, runs, grid)[[*lines["column"]]]
+        more_is_better = METRICS[metric].is_share and METRICS[metric].sign > 0
+        if is_board(grid) and not found and more_is_better and len(lines):
+            scores = rankings.scores_of_pairs(cells, runs, grid, metric)[[*lines["column"]]]
             other = grid["report"].get("improvement_over", {})
             over = competitor([str(other.get(key, "")) for key in compared_keys(grid)])
             also = pd.DataFrame(robust.measures(scores, contest_keys(grid), over)).assign(rows=len(scores))

@@ -4,8 +4,8 @@ The first two, and the bootstrap that is stratified by setting, are those of rli
 Learning at the Edge of the Statistical Precipice, NeurIPS 2021. A profile is one of Dolan and Moré, Benchmarking Optimization
 Software with Performance Profiles, Mathematical Programming 91, 2002, with differences instead of ratios.
 
-A score is that of one run, or of one study; settings may have different numbers of them. A run that has diverged has the score
--inf: it is behind all others, and counts as 0 in means.
+A score is that of one run, or of one study, as printed; settings may have different numbers of them. A run that has diverged or
+failed has the score -inf: it is behind all others, and counts as 0 in means.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +15,7 @@ import pandas as pd
 
 LEVEL = 0.95
 RESAMPLES = 9999
+_ENDS = [50 * (1 - LEVEL), 50 * (1 + LEVEL)]
 WITHIN = (0.0, 1.0, 5.0)  # points behind the best, of which tables show the profile
 
 Strata = Sequence[np.ndarray]  # for each setting the places of its scores
@@ -41,6 +42,19 @@ def resampled(strata: Strata, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([where[rng.integers(len(where), size=(RESAMPLES, len(where)))] for where in strata], axis=1)
 
 
+def strata_of(scores: pd.DataFrame, settings: Sequence[str]) -> Strata:
+    """The places of the pairs of each setting; arguments as of `measures`."""
+    return [np.asarray(where) for where in scores.reset_index(drop=False).groupby(list(settings)).indices.values()]
+
+
+def interval(measured: np.ndarray, strata: Strata) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends [measures] of the intervals of the means over pairs of measured [pairs, measures]."""
+    drawn = resampled(strata, np.random.default_rng(0))
+    counts = _counts(drawn, np.arange(len(measured)))
+    low, high = np.percentile(counts @ measured / len(measured), _ENDS, axis=0)
+    return low, high
+
+
 def gaps(scores: np.ndarray) -> np.ndarray:
     """How far each method is behind the best one in the same setting and study or seed; [pairs, methods] both."""
     best = scores.max(axis=1, keepdims=True)
@@ -57,8 +71,7 @@ def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterat
         settings: levels of the index that identify a setting.
         over: the other method; one that is not there has no lines.
     """
-    rng, values = np.random.default_rng(0), scores.to_numpy(float)
-    strata = [np.asarray(where) for where in scores.reset_index(drop=False).groupby(list(settings)).indices.values()]
+    rng, values, strata = np.random.default_rng(0), scores.to_numpy(float), strata_of(scores, settings)
     drawn, drawn_of_other = resampled(strata, rng), resampled(strata, rng)
     finite, behind = np.where(np.isfinite(values), values, 0.0), gaps(values)
     counts = [(_counts(drawn, where), _counts(drawn_of_other, where)) for where in strata]
@@ -100,5 +113,5 @@ def _counts(drawn: np.ndarray, where: np.ndarray) -> np.ndarray:
 
 
 def _line(name: str, measure: str, value: float, resamples: np.ndarray) -> dict:
-    low, high = np.percentile(resamples, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
+    low, high = np.percentile(resamples, _ENDS)
     return {"column": name, "over": "", "measure": measure, "value": float(value), "low": low, "high": high}

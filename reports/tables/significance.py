@@ -47,7 +47,8 @@ def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rou
 def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | None = None) -> pd.Series:
     """True for the competitor with the best mean of each row, for all of them if several print alike with these decimals.
 
-    A row with a single competitor has no best cell, and a cell of which no seed has reached the target is none.
+    A row with a single competitor has no best cell, and a cell of which no seed, or no median study, has reached the target is
+    none.
     """
     if not METRICS[metric].ranked:
         return pd.Series(False, cells.index)
@@ -55,7 +56,7 @@ def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | N
     values = merits(candidates, metric, digits)
     by_row = values.groupby([candidates[key] for key in rows])
     best = (values == by_row.transform("max")) & (by_row.transform("size") > 1)
-    best &= candidates["missed"] < candidates["seeds"]
+    best &= (candidates["missed"] < candidates["seeds"]) & candidates["mean"].notna()
     return best.reindex(cells.index, fill_value=False)
 
 

@@ -67,7 +67,8 @@ def search_in_words(grid: StoredGrid) -> str:
 
 def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
-    chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & (cells["done"] > 0)]
+    ended = cells["done"] + cells["diverged"] + cells["failed"] > 0  # what a study has chosen that missed is told, too
+    chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & ended]
     if chosen.empty:
         return None
     names, digits = Names.of_grid(grid), 3 if is_board(grid) else 4
@@ -125,11 +126,12 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
     metrics = _search_metrics(cells, names) if cells else "accuracy"
     how = f" by validation {metrics} in the last round" + f" ({shares} of each class of each client)" * bool(cells)
     yield (
-        f"Ruleset tuned: {len(studies)} studies per cell. Each draws {samples} configurations at random from the search space "
-        f"of the method, trains them with its first seed, and takes the best{how}; no test image was read. It trains this one "
-        f"with its {own} seed{'s' * (own > 1)} on all training data. All methods have the same seeds in a study. Cost: "
-        f"{len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice diverges or fails "
-        "with one seed has missed: it is behind all others. It has reached a target if all its seeds have."
+        f"Ruleset tuned: {len(studies)} {'study' if len(studies) == 1 else 'studies'} per cell. Each draws {samples} "
+        f"configuration{'s' * (samples > 1)} at random from the search space of the method, trains with a seed for that alone, "
+        f"and takes the best{how}; no test image was read. It trains this one with its {own} seed{'s' * (own > 1)} on all "
+        "training data. All methods have the same seeds in a study, and try the same values of what they search in the same "
+        f"range. Cost: {len(studies) * (samples + own)} runs per cell, {tried + len(runs):,} in all. A study whose choice "
+        "diverges or fails with one seed has missed: it is behind all others. It has reached a target if all its seeds have."
     )
 
 
@@ -142,6 +144,7 @@ def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
             yield from _defaults(cells)
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
+        yield from _spaces_tried(cells, names)
         if not is_board(grid):  # which has a table of them
             yield _searched_spaces(cells, names)
 
@@ -198,6 +201,15 @@ def _unequal_counts(cells: list[StoredCell], names: Names) -> Iterator[str]:
     if len({tried for of_method in counts.values() for tried in of_method}) > 1:
         ranges = {name: (min(of_method), max(of_method)) for name, of_method in counts.items()}
         yield f"The methods did not get equally many configurations: N is {_counted(ranges)}."
+
+
+def _spaces_tried(cells: list[StoredCell], names: Names) -> Iterator[str]:
+    """Methods for which several spaces have been searched."""
+    most: dict[str, int] = defaultdict(int)
+    for cell in cells:
+        most[_title(cell, names)] = max(most[_title(cell, names)], cell["tuned"].get("spaces", 1))
+    if several := [f"{count} for {name}" for name, count in most.items() if count > 1]:
+        yield f"More than one search space was tried, and the last one counts: {', '.join(several)}."
 
 
 def _searched_spaces(cells: list[StoredCell], names: Names) -> str:

@@ -62,3 +62,16 @@ def test_every_method_keeps_the_contract(key, check):
     if check.function is batch_norm_is_trained_and_its_statistics_move and case.method.named_models:
         pytest.skip("it trains models that it names, here without batch norm; with it: test_fedconcat.py")
     check(case)
+
+
+def test_what_methods_share_lies_in_no_method_of_another_file():
+    """But for one-shot methods, which take local training and combine its models, and for FedProx in ClsProx."""
+    files = {entry.module for entry in algorithms.REGISTRY.values()}
+    extended = {
+        (name, kind.__module__)
+        for name in algorithms.REGISTRY
+        for kind in algorithms.load(name).__mro__
+        if kind.__module__ in files - {algorithms.REGISTRY[name].module}
+    }
+    found = {name for name, file in extended if file not in ("algorithms.oneshot", "algorithms.local_training")}
+    assert found == {"clsprox"}

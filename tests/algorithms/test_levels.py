@@ -1,7 +1,7 @@
 """FedRCL and FedMLB, whose losses read several stages of a model, against momentum_family_oracle.json."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from algorithms.shared import tree
 from algorithms.shared.local_sgd import cross_entropy, gradient
 from algorithms.shared.types import Batch, ClientView
 from bench import models
-from bench.models.base import BoundModel, Staged
+from bench.models.base import BatchNormalised, BoundModel, Layered, Staged
 from tests.support.toy import SETTINGS, assert_equal, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "momentum_family_oracle.json").read_text())
@@ -299,6 +299,43 @@ def test_the_received_model_stays_and_branches_train_the_local_one():
         F.cross_entropy(b, y) + F.kl_div(logits.log_softmax(1), b.softmax(1), reduction="batchmean") for b in branches
     ) / len(branches)
     close(FedMLB().local_loss(moved, Batch(x, y), view), expected)
+
+
+def test_passes_of_the_branches_are_in_a_caveat():
+    """After each of 4 stages: 3 + 2 + 1 stages more."""
+    said = "fedmlb: branches cost about 1.5 more passes of the encoder per example, which are not in the counts."
+    task = toy_task(model="simple-cnn", shape=(3, 16, 16), dataset="cifar10")
+    assert FedMLB().caveats(task) == [said]
+    assert FedMLB(branch_weight=0, distillation_weight=0).caveats(task) == FedMLB().caveats(normalised_task()) == []
+
+
+@dataclass(frozen=True)
+class TwoNorms(BatchNormalised, Layered):
+    """Two convolutions with batch normalisation; features are means over pixels."""
+
+    def layers(self):
+        return {"one": (4, 1, 3, 3), "two": (4, 4, 3, 3), "classifier": (self.num_classes, 4)}
+
+    def stage(self, name, params, x, bound):
+        return self.conv(params, bound, x, name)
+
+    def activated(self, name, x, bound):
+        return F.relu(x) if name == "one" else F.relu(x).mean((2, 3))
+
+
+def test_the_received_model_is_in_evaluation_mode_on_the_received_buffers():
+    model = TwoNorms((1, 6, 6), 3)
+    params, x, y = model.init(torch.Generator().manual_seed(0)), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
+    received = {name: leaf + 0.5 if leaf.is_floating_point() else leaf for name, leaf in model.init_buffers().items()}
+    view = replace(seen(model, params), model=BoundModel(model, model.init_buffers(), training=True), buffers=received)
+    first, last = view.model.copy(training=True).stages(params, x)
+    conv = F.conv2d(first.output, params["two.weight"], padding=1)
+    norm = (params["two.norm.weight"], params["two.norm.bias"])
+    known = F.batch_norm(conv, received["two.norm.running_mean"], received["two.norm.running_var"], *norm)
+    branches = [model.head(params, z) for z in (known.relu().mean((2, 3)), last.output)]
+    found = FedMLB(distillation_weight=0).local_loss(params, Batch(x, y), view)
+    expected = F.cross_entropy(branches[1], y) + sum(F.cross_entropy(branch, y) for branch in branches) / 2
+    close(found.double(), expected.double(), 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def dc(cls=FedDC, **options):
 class Uncorrected(FedDC):
     """Without G and g_i."""
 
-    def correction(self, view):
+    def control_offset(self, view):
         return tree.zeros_like(view.params)
 
 

@@ -17,10 +17,11 @@ from algorithms.fedper import FedPer
 from algorithms.fedprox import FedProx
 from algorithms.local_training import LocalTraining
 from algorithms.shared import tree
+from algorithms.shared.client_states import read_rows
 from bench import models
 from bench.models.base import BoundModel, Model
-from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double
-from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
+from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double, slope_of
+from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -30,6 +31,10 @@ EVERYONE = torch.arange(5)
 def close(found, expected, tolerance):
     found = torch.as_tensor(found, dtype=torch.float64)
     torch.testing.assert_close(found, double(expected).reshape(found.shape), rtol=0, atol=tolerance)
+
+
+def assert_same_deployed(found, expected):
+    assert_equal({**found.params, **found.buffers}, {**expected.params, **expected.buffers})
 
 
 def rows_of(state, name):
@@ -66,7 +71,7 @@ def ala(monkeypatch, **options):
 
 
 def ala_state(body, head, own, weights, started):
-    row = {"own": scalars(own), "weights": scalars(weights), "started": torch.tensor(started)}
+    row = {"own": scalars(own), "weights": scalars(weights), "epochs": double(3.0 if started else 0.0)}
     params = scalars({"b": body, **head})
     return {"round": 1, "params": params, "buffers": {}, "server": {}, "clients": {"fresh": row, "rows": {0: row}}}
 
@@ -83,7 +88,7 @@ def test_fedala_learns_weights_as_in_the_oracle(monkeypatch):
     close([found["weights"][name] for name in "hc"], expected["start_phase_W"], tolerance)
     close([found["start"][name] for name in "hc"], expected["start_phase_theta"], tolerance)
     close([one["loss"] for one in seen], expected["last_batch_losses"], tolerance)
-    assert found["epochs"].tolist() == [expected["start_phase_epochs"]] and found["started"].tolist() == [True]
+    assert found["epochs"].tolist() == [expected["start_phase_epochs"]]
     view = task.clients[0].view(task.model, state["params"], client=tree.row(found, 0))
     assert method.personal_model(None, [], view)["params"]["b"].item() == expected["init_b"]
 
@@ -128,7 +133,7 @@ def test_limits_of_fedala(monkeypatch):
         close([start[name] for name in "hc"], expected[key], tolerance)
     close([start[name] - head[name] for name in "hc"], expected["W_one_minus_global"], tolerance)
     none = replace(method, adaptive_tensors=0)
-    state["clients"]["rows"][0] = {"own": {}, "weights": {}, "started": torch.tensor(True)}
+    state["clients"]["rows"][0] = {"own": {}, "weights": {}, "epochs": double(0.0)}
     state["clients"]["fresh"] = state["clients"]["rows"][0]
     found = none.cohort_states(task, task.cohort(torch.tensor([0])), state)
     view = task.clients[0].view(task.model, state["params"], client=tree.row(found, 0))
@@ -136,10 +141,10 @@ def test_limits_of_fedala(monkeypatch):
     assert [deployed[name].item() for name in "hc"] == expected["no_adaptive_tensor"]
 
 
-@ENGINES
+@kinds_of_tasks
 @pytest.mark.parametrize("options", [{"adaptive_tensors": 0}, {"eta": 0.0}], ids=str)
-def test_without_adaptive_tensors_or_steps_fedala_is_fedavg(engine, options):
-    task = toy_task(engine=engine, participation=0.6)
+def test_without_adaptive_tensors_or_steps_fedala_is_fedavg(task_of, options):
+    task = task_of(participation=0.6)
     found, expected = train(FedALA(**options), task), train(FedAvg(), task)
     assert_equal(found["params"], expected["params"])
 
@@ -189,6 +194,21 @@ def test_fedala_learns_from_a_part_of_the_examples_without_repetition(part, engi
     assert torch.equal(other, rounds[0])
 
 
+def test_fedala_learns_in_evaluation_mode():
+    """An epoch of one batch from W = 1: W = clip(1 - eta g (w - t)), with the gradient g at w, of received statistics."""
+    task, method = normalised_task(batch_size=20, local_epochs=1), FedALA(share=1.0, eta=50.0)
+    state = train(method, task, rounds=1)
+    kept = read_rows(state["clients"], EVERYONE)
+    found = method._learn(task, state, task.cohort(EVERYONE), kept)["weights"]
+    for client in range(5):
+        slope = slope_of(task, client, state["params"], state["buffers"])
+        for name, weights in found.items():
+            away = state["params"][name] - kept["own"][name][client]
+            expected = (1 - 50.0 * slope[name] * away).clamp(0, 1)
+            torch.testing.assert_close(weights[client], expected, rtol=0, atol=1e-4)
+            assert (expected < 0.999).any()
+
+
 def test_absent_clients_of_fedala_keep_their_weights_and_metrics_are_noted():
     task = toy_task(participation=0.6, rounds=4)
     method, (state, *_) = FedALA(), [FedALA().init(toy_task())]
@@ -200,6 +220,19 @@ def test_absent_clients_of_fedala_keep_their_weights_and_metrics_are_noted():
         assert after["metrics"].keys() == {"ala_weight", "ala_epochs"}
         state = after
     assert state["metrics"]["ala_epochs"] > 0 and state["metrics"]["ala_weight"] < 1
+
+
+@ENGINES
+def test_epochs_of_fedala_count_among_the_examples_and_a_run_is_known_to_have_no_more(engine):
+    """Parts of 0.6 of 13 and 5 examples are 8 and 3. A first use that never ends has 100 epochs, a later one has one."""
+    task = toy_task(sizes=(13, 5), engine=engine, rounds=4)
+    fedavg, endless, plain = (FedAvg(), FedALA(share=0.6, threshold=1e-12, eta=3.0), FedALA(share=0.6))
+    spent = [train(method, task)["costs"]["examples"] for method in (fedavg, endless, plain)]
+    assert spent[1] - spent[0] == (100 + 2) * (8 + 3) and spent[0] < spent[2] < spent[1]
+    assert sum(endless.workload(task.settings, size) for size in (13, 5)) == spent[1]
+    for idle in (replace(plain, eta=0.0), replace(plain, adaptive_tensors=0)):
+        assert train(idle, task)["costs"] == train(fedavg, task)["costs"]
+        assert idle.workload(task.settings, 13) == fedavg.workload(task.settings, 13)
 
 
 def test_first_uses_of_fedala_end_after_100_epochs_or_where_losses_are_no_numbers():
@@ -324,24 +357,25 @@ def test_mixed_weights_and_mixed_logits_are_two_methods(mix, name, monkeypatch):
     close(bound(deployed["params"], data.x), expected[f"yhat_mixed_{name}"], tolerance)
 
 
-@ENGINES
+@kinds_of_tasks
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.7}, {"adaptive": True}, {"mix": "logits"}], ids=str)
-def test_the_shared_model_of_apfl_is_that_of_fedavg(engine, options):
-    task = toy_task(engine=engine, participation=0.6, weight_decay=0.0)  # by which v would shrink
+def test_the_shared_model_of_apfl_is_that_of_fedavg(task_of, options):
+    task = task_of(participation=0.6, weight_decay=0.0)  # by which v would shrink
     method = APFL(**options)
     state, expected = train(method, task), train(FedAvg(), task)
-    assert_equal(state["params"], expected["params"])
+    for part in ("params", "buffers"):
+        assert_equal(state[part], expected[part])
     if options == {"alpha": 0.0}:
-        deployed = method.deploy(task, state, EVERYONE).params
-        assert_equal(deployed, tree.map(lambda leaf: leaf.expand(5, *leaf.shape), expected["params"]))
+        assert_same_deployed(
+            method.deploy(task, state, EVERYONE), FedAvg().deploy(task, expected, EVERYONE).for_each(5)
+        )
         assert_equal(rows_of(state, "own")[0], task.initial_params())
 
 
-@ENGINES
-def test_apfl_with_alpha_1_is_local_training(engine):
-    task, method = toy_task(engine=engine), APFL(alpha=1.0)
-    found, expected = (one.deploy(task, train(one, task), EVERYONE).params for one in (method, LocalTraining()))
-    assert_equal(found, expected)
+@kinds_of_tasks
+def test_apfl_with_alpha_1_is_local_training(task_of):
+    task, method = task_of(), APFL(alpha=1.0)
+    assert_same_deployed(*(one.deploy(task, train(one, task), EVERYONE) for one in (method, LocalTraining())))
 
 
 def test_a_client_that_has_not_taken_part_deploys_the_shared_model_of_apfl():
@@ -450,14 +484,13 @@ def test_debiased_means_in_training_are_of_the_batches_alone():
     assert moved[True] == pytest.approx(2 * (1 + 0.5 / 0.75), rel=1e-6)
 
 
-@ENGINES
-def test_without_shift_and_regulariser_feddbe_is_fedavg(engine):
-    task = toy_task(engine=engine, participation=0.6)
+@kinds_of_tasks
+def test_without_shift_and_regulariser_feddbe_is_fedavg(task_of):
+    task = task_of(participation=0.6)
     method = FedDBE(kappa=0.0, train_shift=False)
     state, expected = train(method, task), train(FedAvg(), task)
     assert_equal(state["params"], expected["params"])
-    deployed = method.deploy(task, state, EVERYONE).params
-    assert_equal(deployed, tree.map(lambda leaf: leaf.expand(5, *leaf.shape), expected["params"]))
+    assert_same_deployed(method.deploy(task, state, EVERYONE), FedAvg().deploy(task, expected, EVERYONE).for_each(5))
 
 
 def test_feddbe_trains_for_one_more_round_before_the_first_one():
@@ -559,12 +592,10 @@ def test_two_steps_of_fedamp_follow_the_oracle(start, key, monkeypatch):
         assert (found[0] - double(expected["client1_two_steps_pfllib_unsquared"][steps - 1])).abs().max() > 1e-3
 
 
-@ENGINES
-def test_fedamp_without_others_and_pull_is_local_training(engine):
-    task = toy_task(engine=engine, participation=0.6)
-    method = FedAMP(others=0.0, proximal_weight=0.0)
-    found, expected = (one.deploy(task, train(one, task), EVERYONE).params for one in (method, LocalTraining()))
-    assert_equal(found, expected)
+@kinds_of_tasks
+def test_fedamp_without_others_and_pull_is_local_training(task_of):
+    task, method = task_of(participation=0.6), FedAMP(others=0.0, proximal_weight=0.0)
+    assert_same_deployed(*(one.deploy(task, train(one, task), EVERYONE) for one in (method, LocalTraining())))
 
 
 @ENGINES
@@ -591,6 +622,15 @@ def test_fedamp_mixes_the_last_models_of_all_that_have_taken_part():
     assert_equal(tree.row(method.deploy(task, state, EVERYONE).params, absent), task.initial_params())
     assert 0 < state["metrics"]["self_weight"] < 1 and train(method, task, rounds=1)["metrics"]["self_weight"] == 1
     assert_equal(state["params"], task.initial_params())
+
+
+@pytest.mark.parametrize("scored, expected", [("after", 2), ("before", 3)])
+def test_clouds_of_fedamp_are_computed_once_a_round_and_for_a_score_that_reads_them(scored, expected, monkeypatch):
+    seen, clouds = [], FedAMP._clouds
+    monkeypatch.setattr(FedAMP, "_clouds", lambda *given: seen.append(given) or clouds(*given))
+    task, method = toy_task(rounds=2), FedAMP(scored=scored)
+    method.deploy(task, train(method, task), EVERYONE)
+    assert len(seen) == expected
 
 
 def test_running_statistics_of_fedamp_stay_with_clients():

@@ -19,7 +19,8 @@ from algorithms.fedper import FedPer
 from algorithms.fedrep import FedRep
 from algorithms.gpfl import GPFL
 from algorithms.shared import tree
-from algorithms.shared.local_sgd import LocalResult
+from algorithms.shared.client_states import read_rows
+from algorithms.shared.local_sgd import LocalResult, gradient
 from algorithms.shared.passes import first_pass
 from algorithms.shared.simplex import minimum_on_simplex
 from algorithms.shared.types import Batch, ClientOutputs
@@ -27,8 +28,8 @@ from bench import models
 from bench.models.base import BoundModel, Model
 from bench.models.conditional import context, gate
 from bench.models.modules import model_of
-from tests.support.by_hand import PLAIN, FromFeatures, Given, double
-from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
+from tests.support.by_hand import PLAIN, FromFeatures, Given, double, features_of, slope_of
+from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorised"])
@@ -54,6 +55,14 @@ def bodies_and_heads(state):
         client: {name: row[name] for name in row if name.startswith("classifier.")} for client, row in rows.items()
     }
     return {"body": body, "heads": heads}
+
+
+def assert_same_deployed(task, method, state, other, expected):
+    """Whoever fits its head before: at least one client has been absent from all rounds."""
+    assert len(state["clients"]["rows"]) < 5
+    for who in ("absent", "none", "all"):
+        pairs = ((method, state), (other, expected))
+        assert_equal(*(replace(one, fit_private=who).deploy(task, after, EVERYONE).params for one, after in pairs))
 
 
 # FedBN
@@ -267,11 +276,12 @@ def test_weights_by_fisher_information_follow_the_oracle():
     close(by_size / by_size.sum(), expected["size_weights"], tolerance)
 
 
-@ENGINES
-def test_without_alignment_and_by_examples_fedas_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
-    found, expected = train(FedAS(alignment_lr=0.0, weighting="examples"), task), train(FedPer(), task)
+@kinds_of_tasks
+def test_without_alignment_and_by_examples_fedas_is_fedper(task_of):
+    task, method = task_of(participation=0.4), FedAS(alignment_lr=0.0, weighting="examples", scored="before")
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, FedPer(), expected)
     assert found["costs"]["examples"] == expected["costs"]["examples"]
 
 
@@ -286,6 +296,17 @@ def test_fedas_counts_its_passes_and_deploys_what_training_left():
     before = FedAS(scored="before").deploy(task, found, EVERYONE).params
     assert not torch.equal(before["linear1.weight"], deployed["linear1.weight"])
     assert torch.equal(before["classifier.weight"], deployed["classifier.weight"])
+
+
+def test_fisher_information_is_that_of_the_trained_model_in_evaluation_mode():
+    task, method = normalised_task(batch_size=20), FedAS()
+    state = train(method, task, rounds=1)
+    outputs = method.map_clients(task, method.local_update, task.cohort(EVERYONE), state)
+    for client in range(5):
+        params, buffers = (tree.row(outputs.result.client[key], client) for key in ("params", "buffers"))
+        slope = slope_of(task, client, params, buffers)
+        squares = sum(leaf.square().sum() for leaf in slope.values())
+        torch.testing.assert_close(outputs.result.update["fisher"][client], squares, rtol=1e-4, atol=1e-8)
 
 
 def test_a_footnote_tells_of_clients_of_one_class():
@@ -419,12 +440,13 @@ def test_alignment_of_fedpac_follows_the_oracle():
     close(method.local_loss(params, data.batch(), unknown).detach() - torch.log(double(2.0)), 0.0, 1e-12)
 
 
-@ENGINES
-def test_without_mixtures_and_alignment_fedpac_is_fedrep_with_one_pass_of_the_head(engine):
-    task = toy_task(engine=engine, participation=0.6, local_epochs=1)
+@kinds_of_tasks
+def test_without_mixtures_and_alignment_fedpac_is_fedrep_with_one_pass_of_the_head(task_of):
+    task, other = task_of(participation=0.4, local_epochs=1), FedRep(head_passes=1)
     method = FedPAC(alignment_weight=0.0, combine_heads=False, head_lr=task.settings.lr)
-    found, expected = train(method, task), train(FedRep(head_passes=1), task)
+    found, expected = train(method, task), train(other, task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, other, expected)
     assert found["costs"]["examples"] == expected["costs"]["examples"]
 
 
@@ -444,6 +466,24 @@ def test_heads_of_fedpac_are_mixed_by_client_and_only_within_a_cohort():
     for client in {*state["clients"]["rows"]} - {*cohort.ids.tolist()}:
         assert after["clients"]["rows"][client] is state["clients"]["rows"][client]
     assert after["metrics"]["own_weight"].item() == pytest.approx(weights.diagonal().mean().item())
+
+
+@pytest.mark.parametrize("task_of", [toy_task, normalised_task], ids=["plain", "batch norm"])
+def test_fedpac_describes_features_before_training_and_prototypes_are_of_the_trained_body(task_of):
+    """Of one batch per client, in training mode, as a forward pass by hand has them."""
+    task, method = task_of(batch_size=20, local_epochs=1), FedPAC()
+    state = train(method, task, rounds=1)
+    outputs = method.map_clients(task, method.local_update, task.cohort(EVERYONE), state)
+    sent = outputs.result.update
+    for client, rows in enumerate(task.federation.clients):
+        labels = task.federation.labels[rows]
+        moved = {name: state["params"][name] + leaf[client] for name, leaf in sent["delta"].items()}
+        for params, found, shares in ((moved, sent["prototypes"], 1), (state["params"], sent["means"], len(rows))):
+            features = features_of(task, client, params, state["buffers"], training=True)
+            for label in labels.unique().tolist():
+                chosen = features[labels == label]
+                expected = chosen.mean(0) * (len(chosen) / shares if shares > 1 else 1)
+                torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_features_are_aligned_from_the_second_round_on():
@@ -473,16 +513,11 @@ def gp_params(embedding):
     return params
 
 
-def gp_view(seen=True, **options):
+def gp_view(**options):
     given, method = GP["inputs"], GPFL(distance_weight=GP["inputs"]["lambda"], **options)
     data = Given(double(given["features"]), torch.tensor(given["y"]))
     params = gp_params(given["E_received"]) | {"body.moved": torch.zeros_like(data.x)}
-    client = {
-        "params": {},
-        "buffers": {},
-        "embedding": double(given["E_own_before_receipt"]),
-        "seen": torch.tensor(seen),
-    }
+    client = {"params": {}, "buffers": {}, "embedding": double(given["E_own_before_receipt"])}
     view = data.view(FromFeatures((1, 2, 3), 3), params, client=client)
     view = replace(view, label_counts=10 * double(given["class_prior"]), num_examples=double(10.0))
     return method, data, replace(view, server=method.conditions(view))
@@ -514,7 +549,9 @@ def test_conditions_of_gpfl_are_of_the_received_embeddings_by_default_and_0_at_f
     close(view.server["g"], known["g_from_received"], tolerance)
     close(view.server["p"], known["p_from_received"], tolerance)
     close(method.local_loss(view.params, data.batch(), view), known["loss_conditions_from_received"], tolerance)
-    first, data, view = gp_view(stale_conditions=True, seen=False)
+    first, data, view = gp_view(stale_conditions=True)
+    fresh = first.init_client(replace(toy_task(), model=view.model.spec), view.params)
+    view = replace(view, client=fresh, server=first.conditions(replace(view, client=fresh)))
     close(first.local_loss(view.params, data.batch(), view), known["loss_round1_zero_conditions"], tolerance)
     both = [first._through(view.params, data.x, view.server[name]) for name in ("p", "g")]
     close(both[0] - both[1], known["round1_feat_P_minus_feat_G"], 0)
@@ -530,27 +567,24 @@ def test_the_deployed_model_of_gpfl_reads_personal_features():
 
 
 def test_gpfl_has_a_decay_of_embeddings_and_valve_alone():
+    """One step of lr 1: by the gradient and 0.1 of E and V, or 0.01 of all others."""
     method, data, view = gp_view()
     view = replace(view, settings=replace(PLAIN, lr=1.0, weight_decay=0.01))
-    decayed, plain = (
-        replace(method, embedding_decay=decay).local_update(data, data.plan(), view) for decay in (0.1, 0.01)
-    )
+    found = replace(method, embedding_decay=0.1).local_update(data, data.plan(), view)
+    slope = gradient(method.local_loss, view.params, data.batch(), view)
+    moved = {name: view.params[name] + leaf for name, leaf in found.update["delta"].items()} | found.client["params"]
+    assert moved.keys() == view.params.keys()
     for name, leaf in view.params.items():
-        if name.startswith("gpfl."):
-            change = decayed.update["delta"][name] - plain.update["delta"][name]
-            close(change, (-0.09 * leaf).tolist(), 1e-12)
-        elif name in decayed.update["delta"]:
-            assert torch.equal(decayed.update["delta"][name], plain.update["delta"][name])
-    assert torch.equal(*(one.client["params"]["classifier.weight"] for one in (decayed, plain)))
+        decay = 0.1 if name.startswith("gpfl.") else 0.01
+        torch.testing.assert_close(moved[name], leaf - slope[name] - decay * leaf, rtol=0, atol=1e-12)
 
 
-@ENGINES
-def test_without_valve_and_embedding_losses_gpfl_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
-    found, expected = train(GPFL(valve=False, embedding_losses=False), task), train(FedPer(), task)
+@kinds_of_tasks
+def test_without_valve_and_embedding_losses_gpfl_is_fedper(task_of):
+    task, method = task_of(participation=0.4), GPFL(valve=False, embedding_losses=False)
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
-    plain = GPFL(valve=False, embedding_losses=False).deploy(task, found, EVERYONE).params
-    assert_equal(plain, FedPer(fit_private="none").deploy(task, expected, EVERYONE).params)
+    assert_same_deployed(task, method, found, FedPer(), expected)
 
 
 def test_embeddings_are_drawn_once_for_all_and_other_seeds_draw_others():
@@ -609,6 +643,20 @@ def test_fedcp_follows_the_oracle(monkeypatch):
     close(mmd(*padded, torch.arange(4) < 2), known["mmd"], tolerance)
 
 
+@kinds_of_tasks
+def test_the_first_step_of_a_round_of_fedcp_is_the_same_without_mmd(task_of):
+    """The received body makes the same features, also with batch statistics and masks; from the second step on, others."""
+    for steps, same in ((1, True), (2, False)):
+        task = task_of(rounds=1, local_epochs=None, local_steps=steps, lr=1.0)
+        found = [train(FedCP(mmd_weight=weight), task) for weight in (0.0, 1e3)]
+        near = [
+            torch.allclose(*(state["params"][name] for state in found), rtol=0, atol=1e-3)
+            for name in found[0]["params"]
+        ]
+        assert all(near) == same
+        assert_equal(*(state["buffers"] for state in found), tolerance=0 if same else 1)
+
+
 def test_the_deployed_model_of_fedcp_has_no_noise_unless_asked_for():
     known, (data, view) = CP["expected"], cp_view()
     view = replace(view, params={**view.params, "body.moved": torch.zeros_like(data.x)})
@@ -644,11 +692,12 @@ def test_fedcp_sends_half_of_its_head_and_keeps_it():
     assert_equal(sent.client, view.client)
 
 
-@ENGINES
-def test_fedcp_whose_own_heads_read_everything_is_fedper(engine):
-    task = toy_task(engine=engine, participation=0.6)
-    found, expected = train(FedCP(gate="personal", mmd_weight=0.0), task), train(FedPer(), task)
+@kinds_of_tasks
+def test_fedcp_whose_own_heads_read_everything_is_fedper(task_of):
+    task, method = task_of(participation=0.4), FedCP(gate="personal", mmd_weight=0.0)
+    found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
+    assert_same_deployed(task, method, found, FedPer(), expected)
 
 
 @ENGINES
@@ -664,6 +713,36 @@ def test_fedcp_whose_received_head_reads_everything_leaves_heads_as_they_are(eng
 
 
 # What all have in common
+
+
+@ENGINES
+@pytest.mark.parametrize("method", [FedAS(), FedPAC(), GPFL(), FedCP()], ids=lambda one: type(one).__name__)
+def test_clients_that_were_absent_from_all_rounds_fit_their_head_to_the_received_body(method, engine):
+    task = toy_task(engine=engine, participation=0.4, rounds=1)
+    state, cohort = train(method, task), set(task.sample_cohort(0).ids.tolist())
+    absent, none, every = (
+        replace(method, fit_private=who).deploy(task, state, EVERYONE).params for who in ("absent", "none", "all")
+    )
+    for client in range(5):
+        found, plain, fitted = (tree.row(params, client) for params in (absent, none, every))
+        assert_equal(found, plain if client in cohort else fitted, 1e-12)
+        assert not torch.equal(plain["classifier.weight"], fitted["classifier.weight"])
+        assert_equal(fitted["linear1.weight"], state["params"]["linear1.weight"])
+    assert_equal(method.deploy(task, state, EVERYONE).params, absent)
+
+
+def test_heads_that_are_fitted_move_no_shared_statistics_and_own_ones():
+    task = normalised_task(participation=0.4, rounds=1)
+    for method in (FedPAC(), GPFL(), FedCP(), FedAS()):
+        state = train(method, task)
+        deployed = replace(method, fit_private="all").deploy(task, state, EVERYONE)
+        for client, found in enumerate(tree.row(deployed.buffers, client) for client in range(5)):
+            if isinstance(method, FedAS):
+                before = read_rows(state["clients"], EVERYONE[client : client + 1])["buffers"]
+                counter = "stem.norm.num_batches_tracked"
+                assert found[counter] == before[counter] + task.cohort(EVERYONE).num_steps[client]
+            else:
+                assert_equal(found, state["buffers"])
 
 
 @ENGINES

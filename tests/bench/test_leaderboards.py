@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import re
 
 import pytest
 
@@ -150,6 +151,17 @@ def test_each_personal_method_has_one_row_beside_local_and_fine_tuned_fedavg():
         assert _deploys_many(cell.config.algorithm["name"])
         if cell.wrapper == "finetune":
             assert (cell.config.algorithm["finetune_length"], cell.config.algorithm["finetune_unit"]) == (5, "epochs")
+
+
+def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_notes_name_all():
+    grid, configs = load_grid("leaderboard_personal"), one_of_each("leaderboard_personal", "label-2")
+    after, before = (note for note in grid.report.notes if note.startswith("Scored "))
+    assert after.startswith("Scored after ") and before.startswith("Scored before ")
+    for method, config in configs.items():
+        assert config.algorithm.get("scored", "after") == "after"
+        title = algorithms.title_of(method).removesuffix(" (personal)")
+        named = [re.search(rf"(?<![-\w]){title}\b", note) is not None for note in (after, before)]
+        assert sum(named) == 1 and (named[0] or "scored" not in config.algorithm), method
 
 
 @pytest.fixture(scope="module")

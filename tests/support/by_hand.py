@@ -93,3 +93,18 @@ class FromFeatures(Model):
 
     def head(self, params, z):
         return F.linear(z, params["classifier.weight"], params.get("classifier.bias"))
+
+
+def features_of(task, client, params, buffers, training=False):
+    """Features of a client's examples, of a toy task without augmentation."""
+    images = task.federation.inputs(task.federation.clients[client], {}, None, task.dtype)
+    bound = BoundModel(task.model, {name: leaf.clone() for name, leaf in buffers.items()}, training)
+    return bound.features(params, images)
+
+
+def slope_of(task, client, params, buffers):
+    """The gradient of the mean cross-entropy of a client's examples, in evaluation mode."""
+    labels = task.federation.labels[task.federation.clients[client]]
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
+    logits = task.model.head(leaves, features_of(task, client, leaves, buffers))
+    return dict(zip(leaves, torch.autograd.grad(F.cross_entropy(logits, labels), [*leaves.values()]), strict=True))

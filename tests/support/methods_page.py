@@ -1,12 +1,15 @@
 """The part of docs/methods.md that follows from the files of methods; `python -m tests.support.methods_page` writes it anew.
 
-A block for each file: its paper, its names, their options with defaults, what they cost, and what differs from the paper.
+A block for each file: its paper, its names, their formulas, their options with defaults, what they cost, and what differs from
+the paper.
 """
 
 import dataclasses
 import functools
+import html
 import inspect
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
@@ -50,6 +53,7 @@ def render() -> str:
             shared.setdefault(owner, {}).update(dict.fromkeys(keys))
     parts = [
         "## All methods",
+        _BLOCKS,
         *(_file(names) for names in files),
         "## Options of several methods",
         *(_shared(owner, keys) for owner, keys in shared.items()),
@@ -67,6 +71,9 @@ def _names() -> list[str]:
 
 # Blocks
 
+_BLOCKS = """Formulas unfold at a click, with the symbols that options are about. Cost is of the training of clients. Where a
+server works more than they do, a line says so."""
+
 
 def _file(names: list[str]) -> str:
     """The methods of one file: the first with all options, the others with what is new."""
@@ -76,25 +83,35 @@ def _file(names: list[str]) -> str:
     papers = [part for part in paragraphs if "https://" in part and not re.match(r"[a-z-]+: ", part)]
     lines = [f"### {algorithms.title_of(first)}"]
     lines += [re.sub(r"(https://\S+[^\s.])", r"<\1>", paper) for paper in papers]
-    lines += [_method(name, defaults_of(first) if name != first else {}) for name in names]
+    above: set[type] = set()
+    for name in names:
+        new = [kind for kind in _kinds(name) if kind not in above]
+        lines.append(_method(name, defaults_of(first) if name != first else {}, new))
+        above.update(new)
     return "\n\n".join(lines)
 
 
-def _method(name: str, shown: Mapping[str, Any]) -> str:
-    """A method in a sentence, its options but for those that are shown already, its cost, and what differs from the paper."""
+def _kinds(name: str) -> list[type]:
+    """The class of a method, and those of its file that it extends."""
+    method = algorithms.load(name)
+    return [kind for kind in method.__mro__ if kind.__module__ == method.__module__]
+
+
+def _method(name: str, shown: Mapping[str, Any], kinds: list[type]) -> str:
+    """A method in a sentence, its options but for those that are shown already, its cost, and what these classes say."""
     head = f"{algorithms.title_of(name)}: "
     about = algorithms.describe(name).removeprefix(head)
     options = {key: value for key, value in defaults_of(name).items() if (key, value) not in shown.items()}
     owners = _from_elsewhere(name)
     own = [key for key in options if not any(key in keys for keys in owners.values())]
     meanings = {key: "" if key in shown else _meaning(algorithms.load(name), key) for key in own}
-    lines = [f"`{name}`: {about[:1].upper()}{about[1:]}", "", *_options(meanings, options)]
+    lines = [f"`{name}`: {about[:1].upper()}{about[1:]}", "", *_formulas(kinds), *_options(meanings, options)]
     for owner, keys in owners.items():
         if found := [key for key in keys if key in options]:
             see = f"see [{_heading(owner).lower()}](#{_heading(owner).lower().replace(' ', '-')})."
             lines += _options(dict.fromkeys(found, see), options)
     lines.append(f"- Cost: {_cost(name)}.")
-    lines += [f"- {part}" for part in _differences(algorithms.load(name))]
+    lines += [f"- {part}" for kind in kinds for part in _differences(kind)]
     return "\n".join(lines)
 
 
@@ -131,6 +148,8 @@ def _heading(owner: type) -> str:
 
 # What docstrings say
 
+_BULLETS = ("Differs from ", "Cost beside ")  # how paragraphs begin that are points of a block
+
 
 def _meaning(method: type, option: str) -> str:
     """What the docstring of a class says of an option, in its first sentence."""
@@ -151,13 +170,35 @@ def _attributes(kind: type) -> dict[str, str]:
     }
 
 
-def _differences(method: type) -> Iterator[str]:
-    """The paragraphs of a class, and of those of its file that it extends, on what differs from the paper or its code."""
-    for kind in method.__mro__:
-        if kind.__module__ == method.__module__:
-            text = inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0]
-            for part in re.findall(r"^Differs from .*(?:\n(?!Differs|\n).+)*", text, re.MULTILINE):
-                yield " ".join(part.split())
+def _formulas(kinds: Iterable[type]) -> Iterator[str]:
+    """What classes compute, folded, with the symbols that options are about; HTML, in which no sign is Markdown's."""
+    parts = [
+        part
+        for kind in reversed([*kinds])  # what others extend comes first
+        for part in _about(kind).split("\n\n")
+        if part.strip() and not part.startswith(_BULLETS)
+    ]
+    if parts:
+        yield "<details><summary>Formulas</summary>"
+        for part in parts:
+            text = html.escape(part, quote=False)
+            if all(line.startswith("    ") for line in part.splitlines()):
+                yield f"<pre>{textwrap.dedent(text)}</pre>"
+            else:
+                prose = re.sub(r"`([^`]+)`", r"<code>\1</code>", " ".join(text.split()))
+                yield f"<p>{prose}</p>"
+        yield from ("</details>", "")
+
+
+def _differences(kind: type) -> Iterator[str]:
+    """The paragraphs of a class on costs beside the training of clients, and on what differs from the paper or its code."""
+    for part in re.findall(rf"^(?:{'|'.join(_BULLETS)}).*(?:\n(?!Differs|\n).+)*", _about(kind), re.MULTILINE):
+        yield " ".join(part.split())
+
+
+def _about(kind: type) -> str:
+    """The docstring of a class, but for its attributes."""
+    return inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes:\n")[0]
 
 
 def _written(default: Any) -> str:
@@ -174,22 +215,24 @@ def _written(default: Any) -> str:
 
 def _cost(name: str) -> str:
     """What a run exchanges, computes and keeps, beside one of FedAvg."""
-    exchanged, trained, kept, bound = _measured(name)
+    exchanged, trained, kept, bytes_bound, examples_bound = _measured(name)
     usual, of_all, *_ = _measured("fedavg")
     share, work = _times(exchanged / usual), _times(trained / of_all)
-    parts = ["as FedAvg" if share == work == "1" else f"{'at most ' * bound}{share}× bytes, {work}× examples"]
+    sent, seen = f"{'at most ' * bytes_bound}{share}× bytes", f"{'at most ' * examples_bound}{work}× examples"
+    parts = ["as FedAvg" if share == work == "1" else f"{sent}, {seen}"]
     if kept is not None and kept > 100:  # bytes; fewer are some numbers
         parts.append(f"each client keeps {_times(kept / (usual / 2 / SETTING['rounds']))}× a model")
     return "; ".join(parts)
 
 
 @functools.cache
-def _measured(name: str) -> tuple[float, float, int | None, bool]:
+def _measured(name: str) -> tuple[float, float, int | None, bool, bool]:
     given = {**SETTING, "algorithm": name} | ({"partition": "none", "clients": 1} if name == "centralized" else {})
     config = resolve(given)
     _, (*_, last) = cost.with_templates(cost.without_numbers(config))
     kept = tree.num_bytes(last["clients"]["fresh"]) if "clients" in last else None
-    return cost.bytes_per_client(config), cost.examples_to_train(config), kept, cost.is_bound(config)
+    examples_bound = algorithms.make(name).workload_is_bound
+    return cost.bytes_per_client(config), cost.examples_to_train(config), kept, cost.is_bound(config), examples_bound
 
 
 def _times(ratio: float) -> str:

@@ -1,7 +1,12 @@
 """What tests of all methods do otherwise for some of them, beside the toy tasks of the contract."""
 
-from dataclasses import dataclass, field, fields
+import functools
+import math
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
+
+import pytest
+import torch.nn.functional as F
 
 import algorithms
 from bench.contract.cases import Special
@@ -17,6 +22,7 @@ from bench.contract.toy import (
     toy_task,
     train,
 )
+from bench.models.base import Model
 
 __all__ = [
     "NUM_CLASSES",
@@ -25,11 +31,41 @@ __all__ = [
     "Normalised",
     "assert_equal",
     "history",
+    "kinds_of_tasks",
+    "masked_task",
     "normalised_task",
     "other_value",
     "toy_task",
     "train",
 ]
+
+
+@dataclass(frozen=True)
+class Masked(Model):
+    """The smallest model with dropout: one hidden layer."""
+
+    loop_only = "draws masks for the rows of a batch"
+
+    def layers(self):
+        return {"linear1": (8, math.prod(self.input_shape)), "classifier": (self.num_classes, 8)}
+
+    def features(self, params, x, bound):
+        hidden = F.linear(x.flatten(1), params["linear1.weight"], params["linear1.bias"])
+        return bound.dropout(F.relu(hidden), 0.5)
+
+
+def masked_task(**settings):
+    """A toy task with a model that draws masks in training."""
+    task = toy_task(**settings)
+    return replace(task, model=Masked(task.model.input_shape, NUM_CLASSES))
+
+
+# For identities, which must hold on both engines, with dropout, and with batch normalisation: makes a toy task with settings.
+kinds_of_tasks = pytest.mark.parametrize(
+    "task_of",
+    [toy_task, functools.partial(toy_task, engine="vectorised"), masked_task, normalised_task],
+    ids=["loop", "vectorised", "dropout", "batch norm"],
+)
 
 # What a new method needs to be tested as all others are: nothing, or a line in one of these tables.
 
@@ -205,7 +241,7 @@ TOYS = {
     "fedproto": Toy(counters=([2, 4],), deep={"collect": "last_epoch"}, exchanges_less=True),
     # Each client goes on from its own counters.
     "oneshot": Toy(counters=([2, 4],)),
-    "fedov": Toy(counters=([2, 4],)),
+    "fedov": Toy(counters=([2, 4],), gradients_of_its_own=True),
     "fusefl": Toy(chain=True, search={"rounds": None}),
     "fedconcat-id": Toy(everyone_begins=True),
     "fedconcat-ib": Toy(everyone_begins=True),

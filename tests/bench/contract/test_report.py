@@ -16,6 +16,7 @@ from bench.contract.checks import (
     divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
     is_trained,
+    what_a_run_costs_is_known_before,
 )
 from bench.contract.report import outcome_of, outcomes
 from bench.contract.toy import history, toy_task, train
@@ -161,6 +162,19 @@ def test_an_error_that_many_make_is_told_with_what_is_there_or_what_to_do(lab, h
     (outcome,) = outcomes(lab(text + f"\n    def {hook}\n"))
     assert outcome.sentence.startswith(f"{PLACE}, line 17, in {hook.split('(')[0]} (")
     assert outcome.sentence.endswith(sentence)
+
+
+def test_passes_that_costs_leave_out_are_counted(lab):
+    """3 rounds of 2 epochs of 3 or 5 of 5 clients with 20 examples; local training is one pass longer than it says."""
+    twice = "descend(self.local_loss, view.params, data, plan + plan[:4], view).params"
+    text = method_files.RUNNABLE.replace("RoundBased", "LocalResult, RoundBased, descend, tree", 1)
+    text += f"\n    {TRAINED}LocalResult({{'delta': tree.subtract({twice}, view.params)}}, {{}})\n"
+    case = lab(text)
+    assert found(case, what_a_run_costs_is_known_before) == (
+        "FAILED: What a run costs is known before it is trained (participation 0.7): the costs of a run say that it visited "
+        "360 examples, but gradients of 540 were computed; say how often local training computes a gradient of an example in "
+        f"local_update in {PLACE}."
+    )
 
 
 def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):

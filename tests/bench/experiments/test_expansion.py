@@ -113,6 +113,8 @@ def test_every_grid_expands_at_every_budget(name, budget):
     cells = expand(grid, budget)
     described = to_json(grid, budget, {}, cells)
     assert len(described["cells"]) == len(cells) > 0
+    conditions = [note.when for note in grid.report.notes if not isinstance(note, str)]
+    assert all({*those} <= {*grid.axes[key]} for when in conditions for key, those in when.items())
     assert json.loads(json.dumps(described)) == described
     assert all(run_id(cell["config"]) == cell["run"] for cell in described["cells"])
 

@@ -177,6 +177,16 @@ def test_a_run_may_be_stopped_by_its_test_loss(digits):
     )
 
 
+def test_a_run_may_be_stopped_where_it_reaches_a_target(digits):
+    whole = train(Run(looked({"name": "stop-early", "metric": "loss", "less_is_better": True, "patience": 9}), digits))
+    losses = {row["round"]: row["loss"] for row in whole.rows if "loss" in row}
+    first = min(losses)
+    target = {"name": "stop-early", "metric": "loss", "less_is_better": True, "target": losses[first]}
+    run = train(Run(looked(target), digits))
+    assert run.round == first < whole.round
+    assert run.result()["reason"] == f"stopped early: loss has reached {losses[first]:g}"
+
+
 def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     config = looked({"name": "moved", "fails_in": 2})
     run = Run(config, digits)

@@ -1,12 +1,15 @@
 """Rulesets: studies with seeds, searches and choices of their own; what they are called, cost, and refuse."""
 
 import json
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from bench.cli.app import app
+from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import ExperimentSpec, TuningOptions, by_study
@@ -44,12 +47,50 @@ def test_a_study_has_seeds_that_no_other_has():
     assert {cell.config.seed for cell in select_cells(SPEC).selected} == {*range(6)}
 
 
-def test_each_study_searches_on_its_first_seed_and_draws_configurations_of_its_own(store):
+def test_each_study_searches_on_a_seed_that_is_not_evaluated_and_draws_configurations_of_its_own(store):
     searches = select.searches_of(SPEC, select_cells(SPEC).selected)
     of_fedavg = [one for one in searches.values() if one.template.algorithm["name"] == "fedavg"]
-    assert len(searches) == 6 and [[*one.configs] for one in of_fedavg] == [[0], [2], [4]]
+    assert len(searches) == 6 and [[*one.configs] for one in of_fedavg] == [[6], [7], [8]]
     drawn = [dict(Study(one, store).propose().params) for one in of_fedavg]
     assert len({json.dumps(params) for params in drawn}) == 3 and of_fedavg[0].usual not in drawn
+
+
+def test_methods_try_the_same_values_of_what_they_search_in_the_same_range(store):
+    searches = select.searches_of(SPEC, select_cells(SPEC).selected).values()
+    tried = {}
+    for search in searches:
+        study, key = Study(search, store), (min(search.configs), search.template.algorithm["name"])
+        tried[key] = [dict(study.propose().params) for _ in range(5)]
+    shared = ("lr", "weight_decay")
+    of = {key: [[one[name] for name in shared] for one in found] for key, found in tried.items()}
+    assert all(of[seed, "fedavg"] == of[seed, "fedprox"] for seed in (6, 7, 8)) and of[6, "fedavg"] != of[7, "fedavg"]
+    assert all(len({one[key] for one in tried[6, "fedprox"]}) == 5 for key in ("mu", *shared))
+
+
+def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(store, monkeypatch):
+    searches = select.searches_of(SPEC, select_cells(SPEC).selected)
+    for search in searches.values():
+        finish(search, store, dict(Study(search, store).propose().params), 0.1)
+
+    def fail(opened, *arguments, **more):
+        for one in opened:
+            one.failed = 4
+        return True
+
+    monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
+    monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
+    said, asked = [], Experiment(SPEC)
+    about = SPEC.tuning, asked.options, Machines(Resources()), store, None, said.append, ExitStack()
+    found = select.choose(searches, *about, lambda *what: [store.folder])
+    assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
+    assert sum("4 configurations have failed and cannot be chosen." in line for line in said) == 6
+    assert not any("spaces" in one for one in found.values())
+    search = next(iter(searches.values()))
+    other = replace(search, space={"lr": search.space["lr"].model_copy(update={"high": 0.5})})
+    finish(other, store, dict(Study(other, store).propose().params), 0.1)
+    found = select.choose(searches | {"other": other}, *about, lambda *what: [store.folder])
+    assert found["other"]["spaces"] == 2 and sum("spaces" in one for one in found.values()) == 2
+    assert sum("one of 2 spaces searched here" in line for line in said) == 2
 
 
 def test_each_study_trains_its_choice_with_its_own_seeds():
@@ -96,7 +137,10 @@ def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may
         (["--ruleset", "tuned", "--seeds", "0", "--searcher", "grid"], "--seeds and --searcher: the ruleset tuned"),
         (["--ruleset", "tuned", "--only", "seed=0"], "--only seed: the ruleset tuned decides that itself"),
         (["--ruleset", "tuned", "--studies", "0"], "--studies must be at least 1, but got 0."),
-        (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults decides that itself"),
+        (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults searches nothing; leave one"),
+        (["--ruleset", "defaults", "--studies", "3"], "--studies: the ruleset defaults searches nothing"),
+        (["--ruleset", "defaults", "--seeds", "0"], "--seeds: the ruleset defaults decides that itself"),
+        (["--ruleset", "tuned", "--executor", "local"], "leave --executor local out, or take --ruleset defaults."),
         (["--studies", "3"], "--studies is for --ruleset tuned; leave it out, or name that ruleset."),
     ],
 )
@@ -131,4 +175,8 @@ def test_what_a_ruleset_costs_is_said_before(tmp_path, options, numbers):
     words = ["describe", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--json"]
     ended = CliRunner().invoke(app, [*words, *options])
     total = json.loads(ended.output)["costs"][-1]
-    assert {key: total.get(key) for key in numbers} == numbers and ("searched" in total) == ("tuned" in options)
+    assert {key: total.get(key) for key in numbers} == numbers
+    assert ("searched" in total, "done" in total) == ("tuned" in options, "defaults" in options)
+    said = CliRunner().invoke(app, [*words[:-1], *options]).output
+    assert ("searched: runs of searches on validation data, beside those of trainings" in said) == ("tuned" in options)
+    assert ("2 studies x (1 configuration with one seed + 2 seeds of the choice) = 6 runs." in said) == ("1" in options)

@@ -261,10 +261,12 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     store.add("cifar10 label-2", "moon", [0.52, 0.66, None])
     store.add("svhn label-2", "moon", [0.5])
     store.report |= {"gains_over": {"algorithm": "fedavg"}, "notes": ["The author says this."]}
+    about = {"fedcat": ["fedcat", "clusamp"], "moon": ["clusamp", "moon"]}
+    store.report["notes"] += [{"when": {"algorithm": those}, "say": f"About {name}."} for name, those in about.items()]
     shown = table(store)
     assert shown["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±7.0 [+4.0±2.0], 2/3 seeds")
     assert "[" not in shown["CIFAR-10", "#C = 2", "FedAvg"] + shown["SVHN", "#C = 2", "MOON"]
-    assert "The author says this." in notes(store)
+    assert {"The author says this.", "About moon."} <= {*notes(store)} and "About fedcat." not in notes(store)
     assert "In brackets: difference to FedAvg, mean±std over the same seeds, in points." in notes(store)
     store.std = "sample"
     assert table(store)["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±9.9 [+4.0±2.8]")

@@ -154,26 +154,37 @@ def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report
     assert of["accuracy"]["value"].to_dict() == {"fedavg": 2.375, "moon": 2.5, "fedprox": 1.125}
     # 50 % of a last round are reached in round 4, 60 % in 4, 70 % and 80 % in 3; 40 % never, before a run that has diverged.
     assert of["rounds_to_0.5"]["value"].to_dict() == {"fedavg": 2.25, "moon": 2.375, "fedprox": 1.375}
-    ranks = np.array([1, 1, 1, 1.5])
-    means = [np.mean(resample) for resample in itertools.product(ranks, repeat=4)]
+    means = [np.mean([1, 1, *seeds]) for seeds in itertools.product([1, 1.5], repeat=2)]  # within each column
     line = of["accuracy"].loc["fedprox"]
     assert (line["low"], line["high"]) == pytest.approx(np.quantile(means, [0.025, 0.975], method="inverted_cdf"))
-    assert "a run that has diverged is behind all others" in text
+    assert "a run that has diverged or failed is behind all others" in text and "Not in the ranks" not in text
+
+
+def test_a_run_that_has_failed_is_behind_all_others_and_a_setting_in_which_one_is_missing_is_named(board):
+    for row in ROWS[:2]:
+        board.add(row, "scaffold", [0.9, "failed" if row == ROWS[0] else None])
+        board.add(row, "fedrs", [0.1, 0.1])
+    board.row_order += [["scaffold"], ["fedrs"]]
+    text = api.render(board.save(), "small_table", "paper")
+    found = api.GridReport(board.folder, "small_table", "paper").build().standings_data
+    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")].set_index("column")["value"]
+    assert ranks["scaffold"] == (1 + 5) / 2 and ranks["fedrs"] == (5 + 4) / 2 and set(found["rows"]) == {2}
+    assert "- Not in the ranks: #C = 3, where these have not ended: SCAFFOLD." in text
 
 
 def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     text = api.render(board.save(), "small_table", "paper")
     assert (
         text.count("## Mean ranks") == 1
-        and "## Mean ranks over 4 pairs of column and seed (accuracy, rounds to 50 %)" in text
+        and "## Mean ranks over 4 pairs of partition and seed (accuracy, rounds to 50 %)" in text
     )
     below = text[text.index("## Mean ranks") :]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows] == ["Method", "FedProx", "FedAvg", "MOON"]
-    assert rows[0][1:3] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.1 [1.0, 1.4]"
+    assert rows[0][1:3] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.1 [1.0, 1.2]"
     assert rows[0][3:] == ["interquartile mean", "the best, %", "within 1 point, %", "within 5 points, %"]
-    # Behind the best of each pair: fedprox 0, 0, 0, 0; fedavg 10, 30, 20, 0.01; moon 20, 10, 10, and once diverged.
-    assert [row[4].split()[0] for row in rows[1:]] == ["100", "0", "0"]
+    # Behind the best of each pair: fedprox 0, 0, 0, 0; fedavg 10, 30, 20, 0; moon 20, 10, 10, and once diverged.
+    assert [row[4].split()[0] for row in rows[1:]] == ["100", "25", "0"]
     assert [row[5].split()[0] for row in rows[1:]] == ["100", "25", "0"]
     assert [row[3].split()[0] for row in rows[1:]] == ["70.0", "60.0", "55.0"], "without the lowest and the highest"
     first = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:4]
@@ -184,9 +195,15 @@ def test_a_board_says_how_likely_each_method_is_better_than_another(board):
     board.report["improvement_over"] = {"algorithm": "fedavg"}
     lines = api.GridReport(board.save(), "small_table", "paper").build().standings_data.query("metric == 'accuracy'")
     found = {(line.column, line.over): line for line in lines.itertuples()}
-    # fedprox is above fedavg in all four combinations of the first column's seeds, and in three of those of the second.
-    assert found["fedprox", "fedavg"].value == 100 * (4 + 3) / 8 and ("fedavg", "fedavg") not in found
+    # fedprox is above fedavg in all four combinations of the first column's seeds; in the second in two, and once alike.
+    assert found["fedprox", "fedavg"].value == 100 * (4 + 2.5) / 8 and ("fedavg", "fedavg") not in found
     assert found["moon", "fedavg"].value == 100 * (2.5 + 2) / 8
+
+
+def test_a_board_of_one_pair_says_why_it_has_no_ranks(board):
+    board.cells = [cell for cell in board.cells if cell["partition"] == "label-2" and cell["seed"] == 0]
+    text = api.render(board.save(), "small_table", "paper")
+    assert "- No mean ranks yet: they need two pairs of" in text and "Rows stand in the order of the grid." in text
 
 
 def test_by_seed_methods_that_have_not_been_played_are_left_out(board):

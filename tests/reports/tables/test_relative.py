@@ -197,7 +197,8 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     assert after["mean"] < before["mean"] and after["gain"] == pytest.approx(before["mean"] - after["mean"])
     assert "A positive difference in RSD is a decrease." in report.notes
     assert (
-        "Bold: best mean of the column among the complete cells, all of them where several print alike." in report.notes
+        "Bold: best mean of the partition among the complete cells, all of them where several print alike."
+        in report.notes
     )
 
 

@@ -26,6 +26,19 @@ def test_they_are_those_of_rliable(lines):
     assert (better["low"], better["high"]) == pytest.approx((39.0, 88.0), abs=2)
 
 
+def test_a_miss_is_zero_in_means_and_behind_all_others_elsewhere():
+    pairs = PAIRS[:4]
+    scores = pd.DataFrame({"own": [80.0, 70.0, -np.inf, -np.inf], "other": [10.0, 20.0, 30.0, 40.0]}, pairs)
+    found = {(one["column"], one["measure"]): one for one in robust.measures(scores, ["partition"], "other")}
+    assert found["own", "iqm"]["value"] == (0 + 70) / 2 and found["own", "better_than"]["value"] == 50
+
+
+def test_intervals_of_means_are_within_settings():
+    measured, strata = np.array([[1.0], [3.0], [10.0]]), [np.array([0, 1]), np.array([2])]
+    low, high = robust.interval(measured, strata)
+    assert (low.item(), high.item()) == pytest.approx((12 / 3, 16 / 3))
+
+
 def test_profiles_rise_where_a_pair_is_within_reach(lines):
     scores = pd.DataFrame({"a": [90.0, 80.0, -np.inf], "b": [88.0, 80.0, 70.0]}, PAIRS[:3])
     (steps, shares), (of_b, shares_of_b) = robust.profiles(scores).values()

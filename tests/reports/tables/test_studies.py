@@ -54,6 +54,16 @@ def test_two_misses_of_three_leave_no_median(board):
     assert (cells["fedprox"].measured, cells["fedprox"].caveats) == ("50.0", ("2 of 3 studies to end",))
 
 
+def test_two_studies_of_three_that_miss_a_target_are_said_and_are_never_the_best(board):
+    board.report["metrics"] = ["accuracy", "rounds_to_0.65"]
+    board.cells.clear()
+    board.add("cifar10 label-3", "fedavg", [0.7, 0.7, 0.5, 0.5, 0.5, 0.5])
+    board.add("cifar10 label-3", "fedprox", [0.5, 0.5, 0.5, 0.5, 0.7, 0.7])
+    _, table = built(board).tables
+    cells = {row.labels[0]: row.cells[0] for row in table.rows}
+    assert {(cell.measured, cell.best) for cell in cells.values()} == {("not reached by 2 of 3 studies", False)}
+
+
 def test_studies_are_ranked_and_one_that_missed_is_behind(board):
     found = built(board).standings_data.set_index(["column", "measure"])
     # Of label-2 the studies are 55 70 40 and 60 60 60, of dir-0.1 60 - 50 and 50 50 40.
@@ -68,9 +78,34 @@ def test_the_ruleset_its_cost_and_all_choices_are_said(board):
     assert text.startswith("# Small table, ruleset tuned\n") and "chosen by one search seed" not in text
     assert "median [lowest, highest] over 3 studies, a study is the mean over its seeds (0, 1; 2, 3; 4, 5)" in text
     assert "Ruleset tuned: 3 studies per cell. Each draws 4 configurations" in text
-    assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of column and study" in text
+    assert "Cost: 18 runs per cell, 72 in all." in text and "pairs of partition and study" in text
     assert "1: μ=0.1; 2: μ=0.2; 3: μ=0.3" in text and "| FedProx  | μ in 0.001 to 10 (log) |" in text
     assert "- Searched: " not in text and "over the same 3 studies" in text
+    assert "search space was tried" not in text
+
+
+def test_what_a_method_chose_that_missed_and_that_several_spaces_were_tried_is_said(board):
+    board.cells = [cell for cell in board.cells if cell["algorithm"] == "fedavg"]
+    tuned = choice(7.0, spaces=2)
+    board.add(ROWS[0], "fedprox", ["diverged"] * 6, tuned=tuned).add(ROWS[1], "fedprox", [0.5] * 6, tuned=tuned)
+    text = api.render(board.save(), "small_table", "paper")
+    assert "| FedProx  | #C = 2      | 1: μ=7; 2: μ=7; 3: μ=7       |" in text
+    assert "- More than one search space was tried, and the last one counts: 2 for FedProx." in text
+
+
+def test_one_study_of_one_configuration_is_no_plural(board):
+    board.ruleset = {"name": "tuned", "studies": [[0, 1, 2, 3, 4, 5]], "samples": 1}
+    text = api.render(board.save(), "small_table", "paper")
+    assert "over 1 study, a study is" in text and "1 study per cell. Each draws 1 configuration at random" in text
+
+
+def test_a_board_names_the_methods_whose_paper_was_not_at_hand(board):
+    assert "not at hand" not in api.render(board.save(), "small_table", "paper")
+    for method in ("feddc", "fedamp", "scaffold"):
+        board.add("cifar10 label-2", method, [0.5] * 6)
+    assert "as the text of the paper was not at hand: FedDC, FedAMP.\n" in api.render(
+        board.save(), "small_table", "paper"
+    )
 
 
 def test_a_board_of_one_search_seed_says_so_in_its_title(board):
