@@ -4,7 +4,7 @@ Liu, Liu, Ye, Shen, Li, Jiang and Li, FedLPA: One-shot Federated Learning with L
 https://arxiv.org/abs/2310.00339
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -20,6 +20,7 @@ from bench.models.base import BoundModel, Model
 from bench.models.taps import Call, Taps
 
 Solver = Literal["cg", "expectation", "gradient"]
+_MOST_BYTES = 2**30  # of the factors that are held at a time
 
 
 @registered("fedlpa")
@@ -33,8 +34,9 @@ class FedLPA(Combination):
 
     Of a convolution, x are patches: A sums over positions and divides by their number squared, B sums over them and multiplies
     by their number. All other params, those of grouped convolutions, and buffers are means by p_i. Each client sends its model
-    and, after one more pass over its data in evaluation mode, one triangle of each factor. That pass is no round of
-    the run, but its examples count. The server solves in double precision.
+    and, after one more pass over its data in evaluation mode, one triangle of each factor. That pass is no round of the run,
+    but its examples count. The server solves in double precision. Where the factors of all layers and clients take more than
+    1 GiB, some layers come at a time, and the simulation passes over the data again for each such part.
 
     A client whose model has converged on one class has gradients near 0, so that only r speaks for it.
 
@@ -65,23 +67,25 @@ class FedLPA(Combination):
         at_least("gradient_steps", self.gradient_steps, 0)
 
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
-        factors = self.factors(task, cohort, models)
         shares = cohort.weights.double() / cohort.weights.double().sum()
         params, used = dict(deployed.params), dict[str, int]()
-        for layer, (a, b) in factors.items():
-            weights, bias = models["params"][f"{layer}.weight"], models["params"].get(f"{layer}.bias")
-            m = _joined(weights, bias).double()
-            if not (m.isfinite().all() and a.isfinite().all() and b.isfinite().all()):
-                continue  # of training that has diverged
-            solved, used[layer] = self.solved(m, a, b, shares)
-            found = solved.to(weights.dtype)
-            if bias is not None:
-                found, params[f"{layer}.bias"] = found[:, :-1], found[:, -1]
-            params[f"{layer}.weight"] = found.reshape(weights.shape[1:])
+        for layers in groups_of(sides_of(task.model), _MOST_BYTES // len(cohort.ids)):
+            for layer, (a, b) in self.factors(task, cohort, models, layers).items():
+                weights, bias = models["params"][f"{layer}.weight"], models["params"].get(f"{layer}.bias")
+                m = _joined(weights, bias).double()
+                if not (m.isfinite().all() and a.isfinite().all() and b.isfinite().all()):
+                    continue  # of training that has diverged
+                solved, used[layer] = self.solved(m, a, b, shares)
+                found = solved.to(weights.dtype)
+                if bias is not None:
+                    found, params[f"{layer}.bias"] = found[:, :-1], found[:, -1]
+                params[f"{layer}.weight"] = found.reshape(weights.shape[1:])
         return deployed._replace(params=params, diagnostics={"solver_iterations": used})
 
-    def factors(self, task: Task, cohort: Cohort, models: Tree) -> dict[str, tuple[Tensor, Tensor]]:
-        """Layer -> A [K, in + 1, in + 1] and B [K, out, out] of the clients, without r."""
+    def factors(
+        self, task: Task, cohort: Cohort, models: Tree, layers: Collection[str]
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Of each of these layers, A [K, in + 1, in + 1] and B [K, out, out] of the clients, without r."""
         once = replace(task.settings, local_epochs=1, local_steps=None, last_batch="keep")
         own = replace(self.oneshot.training(task), settings=once, engine="loop")
 
@@ -89,9 +93,8 @@ class FedLPA(Combination):
             sums: dict[str, Any] = {}
             for index in plan:
                 batch = data.take(index)
-                for layer, pair in curvature(
-                    view.model.spec, view.params, view.model.buffers, batch.x, batch.y
-                ).items():
+                found = curvature(view.model.spec, view.params, view.model.buffers, batch.x, batch.y, layers)
+                for layer, pair in found.items():
                     known = sums.get(layer)
                     sums[layer] = pair if known is None else Factors(known.a + pair.a, known.b + pair.b)
             return tree.map(lambda leaf: leaf / sum(index.least for index in plan), sums)
@@ -131,8 +134,7 @@ class FedLPA(Combination):
         return num_examples - num_held(num_examples, self.oneshot.hold_out)
 
     def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
-        sides = [len(side) for pair in shapes_of(task.model).values() for side in pair]
-        numbers = sum(side * (side + 1) // 2 for side in sides)
+        numbers = sum(side * (side + 1) // 2 for pair in sides_of(task.model).values() for side in pair)
         return {"bytes_down": 0, "bytes_up": 4 * self.cohort_size(task) * numbers}
 
 
@@ -143,13 +145,14 @@ class Factors(NamedTuple):
     b: Tensor
 
 
-def curvature(model: Model, params: Tree, buffers: Tree, x: Tensor, y: Tensor) -> dict[str, Factors]:
-    """Layer -> sums of its factors over a batch, in double precision, of those linear layers and convolutions that the model
-    uses once."""
+def curvature(
+    model: Model, params: Tree, buffers: Tree, x: Tensor, y: Tensor, layers: Collection[str]
+) -> dict[str, Factors]:
+    """Layer -> sums of its factors over a batch, in double precision, of some of those that `sides_of` names."""
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
     with torch.enable_grad(), Taps(leaves) as taps:
         loss = F.cross_entropy(BoundModel(model, buffers)(leaves, x), y, reduction="sum")
-    calls = {layer: uses[0] for layer, uses in taps.calls.items() if len(uses) == 1 and _is_plain(uses[0])}
+    calls = {layer: taps.calls[layer][0] for layer in layers}
     slopes = torch.autograd.grad(loss, [call.output for call in calls.values()])
     return {
         layer: layer_factors(*rows_of(call, slope.detach(), f"{layer}.bias" in params))
@@ -157,11 +160,29 @@ def curvature(model: Model, params: Tree, buffers: Tree, x: Tensor, y: Tensor) -
     }
 
 
-def shapes_of(model: Model) -> dict[str, Factors]:
-    """Layer -> factors of a model, of which only the sizes mean something."""
-    buffers = model.init_buffers()
-    blank = torch.zeros(1, *model.input_shape)
-    return curvature(model, model.init(torch.Generator()), buffers, blank, torch.zeros(1, dtype=torch.long))
+def sides_of(model: Model) -> dict[str, tuple[int, int]]:
+    """Sides of A and B, of those linear layers and convolutions that a model uses once."""
+    params = model.init(torch.Generator())
+    with Taps(params) as taps:
+        BoundModel(model, model.init_buffers())(params, torch.zeros(1, *model.input_shape))
+    calls = {layer: uses[0] for layer, uses in taps.calls.items() if len(uses) == 1 and _is_plain(uses[0])}
+    return {
+        layer: (call.weight[0].numel() + (f"{layer}.bias" in params), len(call.weight)) for layer, call in calls.items()
+    }
+
+
+def groups_of(sides: Mapping[str, tuple[int, int]], most: int) -> list[list[str]]:
+    """The layers, in their order, in groups whose factors of one client take at most so many bytes, or that have one layer."""
+    groups: list[list[str]] = []
+    left = 0
+    for layer, (a, b) in sides.items():
+        size = 8 * (a**2 + b**2)
+        if not groups or size > left:
+            groups.append([])
+            left = most
+        groups[-1].append(layer)
+        left -= size
+    return groups
 
 
 def rows_of(call: Call, slope: Tensor, has_bias: bool) -> tuple[Tensor, Tensor]:

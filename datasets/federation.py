@@ -46,6 +46,11 @@ class Federation:
         return self.label_counts.shape[1]
 
     @property
+    def one_class_clients(self) -> int:
+        """Number of clients whose examples are of one class."""
+        return int(((self.label_counts > 0).sum(1) == 1).sum())
+
+    @property
     def input_shape(self) -> tuple[int, int, int]:
         return tuple(self.images.shape[1:])
 

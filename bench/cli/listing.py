@@ -259,8 +259,8 @@ def _millions(count: int) -> str:
 _SEARCHED = "searched: runs of searches on validation data, beside those of trainings; M examples has both; "
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
-    "once (what is calibrated after training shares one); M examples: millions of training examples, all epochs and "
-    "trainings (? where the size of the data is not known; `python -m bench speed` says how many this machine trains in a "
-    "second); MB/client: sent and received in one trial, mean over clients, at most (≤) where training may stop early (10^6 "
-    "bytes)"
+    "once (what is calibrated after training shares one, if no search chooses how it trains); M examples: millions of "
+    "training examples, all epochs and trainings (? where the size of the data is not known; `python -m bench speed` says how "
+    "many this machine trains in a second); MB/client: sent and received in one trial, mean over clients, at most (≤) where "
+    "training may stop early (10^6 bytes)"
 )

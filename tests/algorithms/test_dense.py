@@ -1,6 +1,7 @@
 """DENSE, F-DAFL and Co-Boosting against oneshot_oracle.json, and what they are without their terms."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,8 @@ from algorithms.shared.synthesis import (
     shifted,
     teacher_of,
 )
-from tests.support.toy import assert_equal, normalised_task, toy_method, toy_task, train
+from bench.models.base import BoundModel
+from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_method, toy_task, train
 
 ORACLE = json.loads((Path(__file__).parent / "oneshot_oracle.json").read_text())
 
@@ -231,6 +233,78 @@ def test_the_hours_are_said(name):
     ]
     assert small(name).caveats(task) == [] and "needs a GPU" in algorithms.describe(name)
     assert Dense().traffic(task) == OneShot().traffic(task)
+
+
+def softened(teacher, student, temperature):
+    """T^2 KL of each row."""
+    said = (teacher / temperature).softmax(1)
+    return temperature**2 * (said * (said.log() - (student / temperature).log_softmax(1))).sum(1)
+
+
+def by_hand(method, task):
+    """Params of the student and weights of the teacher after all epochs, and in which steps the best images were."""
+    _, models = OneShot().trained(task, train(OneShot(), task))
+    clients = [tree.row(models["params"], k) for k in range(task.population)]
+    network, shape, size = BoundModel(task.model, {}), task.model.input_shape, method.synthetic_batch_size
+    w = torch.full((task.population,), 1 / task.population).double()
+
+    def teacher(x):
+        return sum(own * network(params, x) for own, params in zip(w, clients, strict=True)) / w.sum()
+
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in task.initial_params().items()}
+    sgd = torch.optim.SGD(leaves.values(), 0.01, momentum=0.9, weight_decay=1e-4)
+    images, labels, best = [], [], []
+    for epoch in range(method.distillation_epochs):
+        dice = task.generator_for("generator", epoch)
+        first = init_generator(
+            shape, method.latent_width, method.generator_channels, task.generator_for("generator-init", epoch)
+        )
+        params = {name: leaf.double().requires_grad_() for name, leaf in first.items()}
+        noise = torch.randn(size, method.latent_width, generator=dice).double().requires_grad_()
+        y = torch.randint(NUM_CLASSES, (size,), generator=dice)
+        adam, tried = torch.optim.Adam([*params.values(), noise], 1e-3, (0.5, 0.999)), []
+        for _ in range(method.generator_steps):
+            made = generate(params, noise, shape)
+            seen = module._augmented(made, dice)
+            t = teacher(seen)
+            own = t.softmax(1)[torch.arange(size), y]
+            loss = (-(1 - own.detach()) * own.log()).mean() - softened(t, network(leaves, seen), 3.0).mean()
+            tried.append((loss.item(), (made.detach() * 255).round() / 255))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        best.append(min(range(len(tried)), key=lambda step: tried[step][0]))
+        images, labels = [*images, tried[best[-1]][1]], [*labels, y]
+        dice = task.generator_for("generator", epoch, 1)
+        sgd.param_groups[0]["lr"] = 0.01 * (1 + math.cos(math.pi * epoch / method.distillation_epochs)) / 2
+        for rows in torch.randperm(size * len(images), generator=dice).split(size):
+            x, y = torch.cat(images)[rows], torch.cat(labels)[rows]
+            if epoch:
+                w.requires_grad_()
+                (slope,) = torch.autograd.grad(F.cross_entropy(teacher(x), y), w)
+                w = (w.detach() - method.weight_step * 0.99**epoch * slope.sign()).clamp(0, 1)
+            u = torch.rand(size, NUM_CLASSES, generator=dice).double() * 2 - 1
+            x.requires_grad_()
+            (slope,) = torch.autograd.grad((u * (teacher(x) / 4).softmax(1)).sum(), x)
+            x = x.detach() + 8 / 255 * slope.sign()
+            sgd.zero_grad()
+            softened(teacher(x).detach(), network(leaves, x), 4.0).mean().backward()
+            torch.nn.utils.clip_grad_norm_(leaves.values(), 10.0)
+            sgd.step()
+    return {name: leaf.detach() for name, leaf in leaves.items()}, w, best
+
+
+def test_epochs_follow_one_another_as_by_hand(monkeypatch):
+    task = toy_task(sizes=(9, 6), rounds=1, local_epochs=1)
+    method, weights = small("co-boosting", crop=True, weight_step=0.2, generator_steps=4), []
+    original = Dense.distilled
+    monkeypatch.setattr(Dense, "distilled", lambda *given: weights.append(original(*given)) or weights[-1])
+    expected, w, best = by_hand(method, task)
+    assert any(step < 3 for step in best), "the last images are not always the best ones"
+    found = deployed(method, task).params
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(weights[-1], w)
+    assert weights[0].tolist() == [0.5, 0.5] and weights[1].tolist() != [0.5, 0.5]
 
 
 @pytest.mark.parametrize("shift", [0.0, 8.0])

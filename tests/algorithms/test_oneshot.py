@@ -499,7 +499,7 @@ def lpa_factors():
     a, b = [], []
     for k, (x, y) in enumerate(zip(given["layer_inputs"], given["y"], strict=True)):
         params = {"classifier.weight": m[k][:, :-1].contiguous(), "classifier.bias": m[k][:, -1].contiguous()}
-        sums = curvature(OneLayer((2, 1, 1), 2), params, {}, tensor(x), torch.tensor(y))["classifier"]
+        sums = curvature(OneLayer((2, 1, 1), 2), params, {}, tensor(x), torch.tensor(y), ["classifier"])["classifier"]
         a.append(sums.a / len(y))
         b.append(sums.b / len(y))
     return m, torch.stack(a), torch.stack(b), tensor(given["p"])
@@ -560,7 +560,7 @@ def test_patches_and_gradients_of_a_convolution_are_those_of_the_layer():
     original = fedlpa.layer_factors
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedlpa, "layer_factors", lambda *rows: found.setdefault(len(found), rows) and original(*rows))
-        curvature(model, params, {}, x, y)
+        curvature(model, params, {}, x, y, [*model.layers()])
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
     torch.nn.functional.cross_entropy(BoundModel(model, {})(leaves, x), y, reduction="sum").backward()
     for (rows, slopes), layer in zip(found.values(), model.layers(), strict=True):
@@ -583,6 +583,25 @@ def test_equal_clients_and_strong_damping_give_fedavg():
     assert not torch.equal(found.params["stem.weight"], mean.params["stem.weight"])
 
 
+def test_factors_of_some_layers_are_held_at_a_time(monkeypatch):
+    task = toy_task(rounds=1, local_epochs=1)
+    expected, seen = deployed(FedLPA(), task), []
+    original = FedLPA.factors
+    monkeypatch.setattr(FedLPA, "factors", lambda *given: seen.append(given[-1]) or original(*given))
+    sides = fedlpa.sides_of(task.model)
+    assert sides == {"linear1": (37, 64), "linear2": (65, 64), "classifier": (65, 3)}
+    largest = 8 * (65**2 + 64**2)
+    for most, groups in (
+        (largest, [["linear1"], ["linear2"], ["classifier"]]),
+        (2 * largest, [["linear1", "linear2"], ["classifier"]]),
+    ):
+        del seen[:]
+        monkeypatch.setattr(fedlpa, "_MOST_BYTES", 5 * most)
+        assert_equal(deployed(FedLPA(), task).params, expected.params)
+        assert seen == groups
+    assert fedlpa.groups_of(sides, 1) == [["linear1"], ["linear2"], ["classifier"]]
+
+
 def test_conjugate_gradients_stop_at_the_solution_or_at_the_limit():
     square = tensor([[4.0, 1.0], [1.0, 3.0]])
     apply, same = (lambda x: square @ x), (lambda x: x)
@@ -599,7 +618,7 @@ def test_bytes_of_fedlpa_are_those_of_triangles():
     up = FedLPA().deploy_traffic(task, task.model)["bytes_up"] // 10
     assert up == 4 * BYTES["fedlpa_factors_triangles"]
     assert FedLPA().traffic(task) - BYTES["one_way"] == BYTES["fedlpa_up_triangles"]
-    sides = [len(side) for pair in fedlpa.shapes_of(task.model).values() for side in pair]
+    sides = [side for pair in fedlpa.sides_of(task.model).values() for side in pair]
     assert sum(side**2 for side in sides) == BYTES["fedlpa_factors_full_matrices"]
     assert 4 * (BYTES["params"] + sum(side**2 for side in sides)) == BYTES["fedlpa_up_full"]
 
@@ -666,6 +685,21 @@ def test_the_attack_follows_the_oracle():
         losses.append(torch.nn.functional.cross_entropy(logits, torch.full((2,), given["unknown"])).item())
     close(losses, [expected["loss_before"], *expected["loss_after_each_step"]])
     close(found.flatten(1), expected["o_adversarial"])
+
+
+def test_the_attack_reads_running_statistics():
+    task = FedOV().training(normalised_task(rounds=1))
+    params, buffers = task.initial_params(), task.initial_buffers()
+    buffers["stem.norm.running_mean"] += torch.arange(4)
+    x = torch.rand(6, *task.model.input_shape, generator=torch.Generator().manual_seed(0))
+    slopes = []
+    for training in (False, True):
+        model, own = BoundModel(task.model, buffers).copy(training=training), x.clone().requires_grad_()
+        (-model(params, own).log_softmax(1)[:, -1].sum()).backward()
+        slopes.append(own.grad.sign())
+    assert not torch.equal(*slopes)
+    view = SimpleNamespace(model=BoundModel(task.model, buffers, training=True))
+    torch.testing.assert_close(attack(view, params, x, 1, 0.1), x + 0.1 * slopes[0])
 
 
 def test_the_vote_follows_the_oracle():
