@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from tabulate import tabulate
 
+import algorithms
 from bench.experiments.importing import label_of, merge_results
 from bench.files import write_file
 from bench.results import authors, verified
@@ -204,10 +205,13 @@ def _lines(
     """A line for each method of a grid that has runs, in the order of its cells."""
     records, names = store.records_of(grid), Names.of_grid(grid)
     runs: dict[str, dict[str, RunRecord]] = {}
+    of_labs: set[str] = set()
     for cell in current_cells(grid, records):
         record = records.get(cell["run"] or "")
         if record and record["status"] in (*_ENDED, "failed"):
-            runs.setdefault(_method(cell, names), {})[record["id"]] = record
+            runs.setdefault(method := _method(cell, names), {})[record["id"]] = record
+            entry = algorithms.REGISTRY.get(cell["config"]["algorithm"]["name"])
+            of_labs |= {method} if entry is None or entry.lab else set()
     found = []
     for method, own in runs.items():
         ended = [run for run, record in own.items() if record["status"] in _ENDED]
@@ -223,7 +227,9 @@ def _lines(
                 f"{len(ended)}{failed}",
                 ", ".join(who),
                 " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
-                ", ".join([*commits][:3]) + (f" and {len(commits) - 3} more" if len(commits) > 3 else ""),
+                ", ".join([*commits][:3])
+                + (f" and {len(commits) - 3} more" if len(commits) > 3 else "")
+                + ", and the method's own" * (method in of_labs),
                 _verified([current[run] for run in ended if run in current], len(ended)),
             )
         )

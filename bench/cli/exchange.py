@@ -115,7 +115,7 @@ def import_(
 
 
 def compare(
-    one: Annotated[Path, typer.Argument(metavar="A", help="A results directory.")],
+    one: Annotated[Path, typer.Argument(metavar="A", help="A results directory or a bundle.")],
     other: Annotated[Path, typer.Argument(metavar="B", help="Another one, of other code for example.")],
     grid: given.StoredGridOption = None,
 ) -> None:
@@ -123,10 +123,10 @@ def compare(
 
     Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
     """
-    from bench.results.store import Store
+    from bench.results.bundles import opened
 
-    with explained():
-        stores, held = [Store(one), Store(other)], []
+    with explained(), opened(one) as first, opened(other) as second:
+        stores, held = [first, second], []
         for store in stores:
             store.check_exists()
             held.append(meant_grids(store, *given.stored_name(grid, None)))
@@ -138,7 +138,7 @@ def compare(
         from reports.exports import results_diff as sides
 
         found = [sides.compare(name, *stores) for name in names]
-        sys.stdout.write(f"A: {stores[0].folder}\nB: {stores[1].folder}\n\n" + "\n".join(map(sides.render, found)))
+        sys.stdout.write(f"A: {one}\nB: {other}\n\n" + "\n".join(map(sides.render, found)))
         for side, own, others in (("A", *held), ("B", *reversed(held))):
             if alone := [name for name in own if name not in others]:
                 say(f"Only in {side}: {', '.join(alone)}")

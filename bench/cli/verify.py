@@ -79,6 +79,7 @@ def verify(
             _say_facts(drawn)
     from bench.results.verified import CONFIRMED, DIFFERS
 
+    counts |= {"damaged": len(damaged)} if damaged else {}
     say((", ".join(f"{count} {result}" for result, count in counts.items()) or "no run compared") + ".")
     if counts[DIFFERS] or damaged or differing:
         raise typer.Exit(1)
@@ -189,7 +190,12 @@ def _draw(
     else:  # a known seed would say which runs nobody looks at
         by = secrets.randbelow(2**32) if seed is None else seed
         drawn = draw([*runs], number, by)
-    say(f"{len(drawn)} of {len(runs)} runs of {results}" + ("" if by is None else f", drawn by --seed {by}"))
+    searched = sum((runs[run].config(run) or {}).get("split") == "validation" for run in drawn)
+    of_searches = f", {searched} of them of searches, which boards do not list" if searched else ""
+    say(
+        f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}"
+        + ("" if by is None else f", drawn by --seed {by}")
+    )
     return {run: runs[run] for run in drawn}, by
 
 

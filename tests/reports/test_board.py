@@ -1,6 +1,7 @@
 """The board of a pool: every grid of every directory, with who, when, by which code, and what was verified."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -74,6 +75,13 @@ def test_one_results_directory_is_no_pool(tmp_path):
     results(tmp_path / "ours", AVG, {})
     code = CliRunner().invoke(app, ["board", str(tmp_path / "ours")], env={"COLUMNS": "300"})
     assert code.exit_code == 2 and "is one results directory; name the folder in which several lie." in code.output
+
+
+def test_the_code_of_a_lab_s_method_is_not_that_of_a_commit(tmp_path, monkeypatch):
+    folder = pool(tmp_path)
+    monkeypatch.setattr("reports.board.algorithms", SimpleNamespace(REGISTRY={"fedavg": SimpleNamespace(lab=None)}))
+    page = written(folder)[2]
+    assert "| bbbbbbbbbb-dirty, and the method's own |" in page and page.count("the method's own") == 1
 
 
 def test_a_run_that_came_out_different_is_as_visible_as_an_equal_one(tmp_path):

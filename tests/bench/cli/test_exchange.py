@@ -113,6 +113,9 @@ def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, benc
     bench("import {b} --results-dir {tmp}/c")
     code, text = bench("compare {b} {tmp}/c --grid quickstart")
     assert code == 0 and "3 runs are in both, with identical numbers." in text
+    bench("export --bundle {tmp}/c.zip --author Ann --results-dir {b}")
+    code, text = bench("compare {tmp}/c.zip {tmp}/c")
+    assert code == 0 and "3 runs are in both, with identical numbers." in text and "c.zip" in text
 
 
 @pytest.mark.parametrize(
