@@ -122,7 +122,7 @@ def _options(meanings: Mapping[str, str], defaults: Mapping[str, Any]) -> Iterat
 
 
 def _shared(owner: type, keys: Iterable[str]) -> str:
-    about = " ".join(inspect.getdoc(owner).split("\n\n")[0].split())
+    about = html.escape(" ".join(inspect.getdoc(owner).split("\n\n")[0].split()), quote=False)
     options = _options({key: _meaning(owner, key) for key in keys}, {})
     differences = (f"- {part}" for part in _differences(owner))
     return "\n".join([f"### {_heading(owner)}", "", about, "", *_formulas([owner], 1), *options, *differences])
