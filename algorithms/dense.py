@@ -87,8 +87,8 @@ class Dense(Combination):
     at 0 and a mask it is DENSE. Nothing is exchanged beside the models. Where each client has one class, the teacher knows
     little, and so does the student.
 
-    Cost beside the clients' training: by default the generator makes 200 x 30 x 256 images, and the student trains on those
-    that are kept. That takes 14 hours on a core of a CPU, so it needs a GPU.
+    Cost beside the number of examples: the generator's images, 200 x 30 x 256 by default, go through the models of all clients.
+    With ten clients and the simple CNN that takes 14 hours on a core of a CPU, so it needs a GPU.
 
     Differs from the paper's code: the last student is deployed, there it is the best on the test data. In DENSE's code the
     client models are in a list without hooks, so that L_bn is 0; here it is the paper's. Defaults of DENSE are those of its

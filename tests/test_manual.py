@@ -263,11 +263,12 @@ def test_a_block_has_the_paper_the_options_the_cost_and_the_differences_of_a_met
     }
     assert "<https://arxiv.org/abs/1910.06378>" in blocks["SCAFFOLD"]
     for line in (
-        "- `server_lr` (1): global step size (eta_g), > 0.",
+        "- `weighting` (uniform), `server_lr` (1), `momentum_mode` (outside): see [options of control variates](",
         "- Cost: 2× bytes, 1× examples; each client keeps 1× a model.",  # a control variate is as large as a model
         "- Differs from the paper, which has no momentum: ",
     ):
         assert f"\n{line}" in blocks["SCAFFOLD"]
+    assert "\n- `server_lr`: global step size (eta_g), > 0.\n" in blocks["Options of control variates"]
     assert "- `concatenation` (false)\n" in blocks["FedCat"]
     assert "mu_i moves by e - s; x follows g(x + e)" in blocks["FedSMOO"].partition("</details>")[0]
     assert (
@@ -275,7 +276,7 @@ def test_a_block_has_the_paper_the_options_the_cost_and_the_differences_of_a_met
         and "\n- `rule` (logits)" in blocks["Ensemble"]
     )
     assert blocks["DENSE"].count("<details>") == blocks["DENSE"].count("\n- Differs from ") == 1, "not for each name"
-    assert "\n- Cost beside the clients' training: " in blocks["DENSE"]
+    assert "\n- Cost beside the number of examples: " in blocks["DENSE"]
     for name in ("ccvr", "fedconcat", "fedsam", "fedper"):
         shown = dict(re.findall(r"`(\w+)` \(([^)]*)\)", blocks[algorithms.title_of(name)].partition("\n- Cost")[0]))
         assert shown.keys() == defaults_of(name).keys(), name

@@ -71,8 +71,7 @@ def _names() -> list[str]:
 
 # Blocks
 
-_BLOCKS = """Formulas unfold at a click, with the symbols that options are about. Cost is of the training of clients. Where a
-server works more than they do, a line says so."""
+_BLOCKS = "Formulas unfold at a click, with the symbols that options are about."
 
 
 def _file(names: list[str]) -> str:
@@ -123,10 +122,10 @@ def _options(meanings: Mapping[str, str], defaults: Mapping[str, Any]) -> Iterat
 
 
 def _shared(owner: type, keys: Iterable[str]) -> str:
-    about = " ".join(inspect.getdoc(owner).split("\n\n")[0].split())
+    about = html.escape(" ".join(inspect.getdoc(owner).split("\n\n")[0].split()), quote=False)
     options = _options({key: _meaning(owner, key) for key in keys}, {})
     differences = (f"- {part}" for part in _differences(owner))
-    return "\n".join([f"### {_heading(owner)}", "", about, "", *options, *differences])
+    return "\n".join([f"### {_heading(owner)}", "", about, "", *_formulas([owner], 1), *options, *differences])
 
 
 def _from_elsewhere(name: str) -> dict[type, list[str]]:
@@ -170,15 +169,15 @@ def _attributes(kind: type) -> dict[str, str]:
     }
 
 
-def _formulas(kinds: Iterable[type]) -> Iterator[str]:
-    """What classes compute, folded, with the symbols that options are about; HTML, in which no sign is Markdown's."""
+def _formulas(kinds: Iterable[type], start: int = 0) -> Iterator[str]:
+    """What classes compute, folded, from this paragraph on; HTML, in which no sign is Markdown's."""
     parts = [
         part
         for kind in reversed([*kinds])  # what others extend comes first
         for part in _about(kind).split("\n\n")
         if part.strip() and not part.startswith(_BULLETS)
     ]
-    if parts:
+    if parts := parts[start:]:
         yield "<details><summary>Formulas</summary>"
         for part in parts:
             text = html.escape(part, quote=False)
@@ -191,7 +190,7 @@ def _formulas(kinds: Iterable[type]) -> Iterator[str]:
 
 
 def _differences(kind: type) -> Iterator[str]:
-    """The paragraphs of a class on costs beside the training of clients, and on what differs from the paper or its code."""
+    """The paragraphs of a class on costs beside those that are counted, and on what differs from the paper or its code."""
     for part in re.findall(rf"^(?:{'|'.join(_BULLETS)}).*(?:\n(?!Differs|\n).+)*", _about(kind), re.MULTILINE):
         yield " ".join(part.split())
 
