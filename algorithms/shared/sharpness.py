@@ -49,10 +49,9 @@ def sharp_gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView, rho
 
 def one_class_caveats(name: str, task: Task, rho: float) -> list[str]:
     """What a reader must know of a method with ascents of length rho and memories of clients, where clients have one class."""
-    classes = (task.federation.label_counts > 0).sum(1)
-    alone = int((classes == 1).sum())
+    alone = task.federation.one_class_clients
     said = (
-        f"{name}: {alone} of {len(classes)} clients have examples of one class only: their gradients soon vanish, but the "
+        f"{name}: {alone} of {task.population} clients have examples of one class only: their gradients soon vanish, but the "
         "ascent keeps its length, so that they go on moving and what they remember of it grows."
     )
     return [said] if alone and rho else []

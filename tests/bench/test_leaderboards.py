@@ -155,7 +155,7 @@ def test_each_personal_method_has_one_row_beside_local_and_fine_tuned_fedavg():
 
 def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_notes_name_all():
     grid, configs = load_grid("leaderboard_personal"), one_of_each("leaderboard_personal", "label-2")
-    after, before = (note for note in grid.report.notes if note.startswith("Scored "))
+    after, before = (note for note in grid.report.notes if isinstance(note, str) and note.startswith("Scored "))
     assert after.startswith("Scored after ") and before.startswith("Scored before ")
     for method, config in configs.items():
         assert config.algorithm.get("scored", "after") == "after"

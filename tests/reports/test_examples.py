@@ -34,7 +34,7 @@ STORES = sorted(path.parent for path in EXAMPLES.glob("*/grids"))
 def commands_for_examples(command: str) -> list[list[str]]:
     """The commands of that name in the manual that make what is committed, as words from its name on."""
     words = [words[3:] for block in manual.blocks("bash") for words in manual.commands(block)]
-    return [words for words in words if words[:1] == [command] and "docs/examples" in " ".join(words)]
+    return [words for words in words if words[:1] == [command] and "--results-dir docs/examples" in " ".join(words)]
 
 
 @pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
