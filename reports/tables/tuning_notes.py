@@ -67,7 +67,8 @@ def search_in_words(grid: StoredGrid) -> str:
 
 def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
-    missed = cells["diverged"] + cells["failed"] if studies_of(grid) else 0  # what a study has chosen that missed is told, too
+    # What a study has chosen that missed is told, too.
+    missed = cells["diverged"] + cells["failed"] if studies_of(grid) else 0
     ended = cells["done"] + missed > 0
     chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & ended]
     if chosen.empty:

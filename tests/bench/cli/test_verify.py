@@ -320,7 +320,7 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     assert verify("theirs.zip", "--all") == (0, "\n".join(lines))
     assert os.listdir() == ["theirs.zip"]
     result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])
-    assert result.exit_code == 0 and "1 runs taken" in result.output
+    assert result.exit_code == 0 and "1 run taken" in result.output
     here = Store("here")
     assert here.rows(run) == store.rows(run) and here.grids() == store.grids()
     assert json.loads(Path("here/authors.json").read_text()) == {"runs": {run: "Jane Doe"}}
