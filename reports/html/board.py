@@ -72,7 +72,7 @@ def _short(value: float) -> float:
 
 
 def _ranks(order: list[str]) -> dict[str, Any]:
-    y = {"field": "method", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 130, "grid": True}}
+    y = {"field": "method", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 200, "grid": True}}
     x = {"type": "quantitative", "title": "mean rank", "scale": {"zero": False}, "axis": {"tickMinStep": 1}}
     tooltip = [
         {"field": name, "type": "nominal" if name == "method" else "quantitative"}
@@ -108,7 +108,8 @@ def _profiles(leaders: list[str], reach: float) -> dict[str, Any]:
         "legend": {
             "orient": "bottom",
             "title": None,
-            "columns": 3,
+            "columns": 2,
+            "labelLimit": 240,
             "symbolType": "stroke",
             "symbolStrokeWidth": 3,
         },

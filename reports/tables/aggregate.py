@@ -51,13 +51,13 @@ def contest_keys(grid: StoredGrid) -> list[str]:
 
 
 def contest_name(grid: StoredGrid) -> str:
-    """What cells that compete make together, in words: a row; a column, or what it stands for; or a contest."""
+    """What cells that compete make together, in words: a row; a column, or what it stands for; or a setting."""
     compared, columns = compared_keys(grid), grid["report"]["columns"]
     if compared == [columns]:
         return "row"
     if compared == row_keys(grid):
         return columns if columns in ("dataset", "model", "partition") else "column"
-    return "contest"
+    return "setting"
 
 
 def competitors_of(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
