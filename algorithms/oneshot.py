@@ -41,6 +41,7 @@ class OneExchange(LocalTraining):
     deploy_reads_clients = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of("client_init", self.client_init, get_args(ClusterInit))
 
     def trained(self, task: Task, state: State) -> tuple[Cohort, Tree]:

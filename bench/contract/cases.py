@@ -1,7 +1,7 @@
 """A method as the contract takes it: with the settings of its toy tasks, and what is special about it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ class Special:
         templates_are_bounds: a state may be smaller than its template, by what is known only when the run has begun.
         exchanges_less: what a run is known to exchange is a bound, which toy tasks may not reach.
         gradients_of_its_own: it may compute gradients by other means than `gradient`, which the contract cannot count.
+        rates: options that are learning rates of clients instead of the setting `lr`, as that of an Adam.
     """
 
     alone: bool = False
@@ -32,6 +33,7 @@ class Special:
     templates_are_bounds: bool = False
     exchanges_less: bool = False
     gradients_of_its_own: bool = False
+    rates: tuple[str, ...] = ()
 
     def settings(self, participation: float | None = None) -> dict[str, Any]:
         """Settings of a toy task on which the method can be trained; a run with cycles has two of them."""
@@ -51,6 +53,7 @@ def said_by(method: Algorithm) -> Special:
         in_cycles=has_model == [False, True, False, True],
         exchanges_less=method.traffic_is_bound,
         gradients_of_its_own=True,
+        rates=tuple(field.name for field in fields(method) if field.name.endswith("_lr")),
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from bench.config.schema import RunConfig
 from bench.results.equality import same
@@ -14,11 +14,8 @@ from datasets import Dataset, skew
 _COUNTED = ("round", "bytes_down", "bytes_up", "examples")  # equal on every processor
 _SCORES = (*ACCURACIES, "loss")
 _LATER = ("metrics",)  # of rows, which the rows of earlier versions lack
-_SAID = (
-    "code",
-    "data",
-    "partition_digest",
-)  # of a record, which a reviewer relies on, and those of earlier versions lack
+# Of a record: a reviewer relies on them, and those of earlier versions lack them.
+_SAID = ("code", "data", "partition_digest")
 FIRST_ROUND = 0.002  # of an accuracy: rounding, which is about 1e-6 there, has hardly grown
 _FIRST_LOSS, _LATER_LOSS = 0.02, 0.5  # shares of a loss
 _LEAST_LOSS = 0.1  # below which they are shares of this
@@ -42,9 +39,9 @@ def contradiction(record: RunRecord, rows: Sequence[RoundRow], config: Config) -
         for key, value in row.items():
             if key in (*_COUNTED, *_SCORES) and not (isinstance(value, int | float) and math.isfinite(value)):
                 return f"its {key} of round {row['round']} is {value}, but must be a number"
-    follows: Mapping[str, Mapping[str, float]] = summarise(rows)  # type: ignore[assignment]
-    for key, scores in record["summary"].items():
-        for name, value in dict(scores).items():  # type: ignore[call-overload]
+    follows, summary = (cast(Mapping[str, Mapping[str, float]], one) for one in (summarise(rows), record["summary"]))
+    for key, scores in summary.items():
+        for name, value in scores.items():
             if name not in ACCURACIES:  # whether less of a metric of a lab is better, only its folder knows
                 continue
             found = follows.get(key, {}).get(name)

@@ -28,12 +28,8 @@ from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import could_propose
 
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
-_OF_IMAGES = {
-    "clients",
-    "first_clients",
-    "train_examples",
-    "test_examples",
-}  # settings that may follow from incomplete images
+# Settings that may follow from incomplete images.
+_OF_IMAGES = {"clients", "first_clients", "train_examples", "test_examples"}
 
 
 class Audit(NamedTuple):

@@ -241,7 +241,7 @@ TOYS = {
     "fedproto": Toy(counters=([2, 4],), deep={"collect": "last_epoch"}, exchanges_less=True),
     # Each client goes on from its own counters.
     "oneshot": Toy(counters=([2, 4],)),
-    "fedov": Toy(counters=([2, 4],), gradients_of_its_own=True),
+    "fedov": Toy(counters=([2, 4],), gradients_of_its_own=True, rates=("adam_lr",)),
     "fusefl": Toy(chain=True, search={"rounds": None}),
     "fedconcat-id": Toy(everyone_begins=True),
     "fedconcat-ib": Toy(everyone_begins=True),
