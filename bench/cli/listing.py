@@ -83,10 +83,11 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
     Returns:
         Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done` (without searches), numbers of runs as in the
         caption of the table;
-        `examples` of those trainings of which they are known, and the number of the others, `unknown`; `bytes_per_client` of
+        `examples` of those trainings of which they are known, whether that is a bound (`examples_at_most`), and the number of
+        the others, `unknown`; `bytes_per_client` of
         the smallest and the largest trial, each with whether that is a bound (`at_most`), None for a size that is not known.
     """
-    from bench.experiments.cost import bytes_per_client, is_bound
+    from bench.experiments.cost import bytes_per_client, examples_are_bound, is_bound
     from bench.experiments.labels import competitor
 
     searches = searches or {}
@@ -102,10 +103,12 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         traffic = [*({"bytes": size, "at_most": bound} for size, bound in ends), *[None] * (None in sizes.values())]
         numbers = _with_searches(_counts(members, store, counted, searches), members, searches)
-        numbers |= {"bytes_per_client": traffic}
+        bound = any(examples_are_bound(cell.config) for cell in members)
+        numbers |= {"bytes_per_client": traffic, "examples_at_most": bound}
         rows.append({"dataset": dataset, "algorithm": algorithm} | numbers)
     total = _with_searches(_counts(cells, store, set(), searches), cells, searches)
-    return [*rows, {"dataset": "", "algorithm": ""} | total]
+    bound = any(row["examples_at_most"] for row in rows)
+    return [*rows, {"dataset": "", "algorithm": "", "examples_at_most": bound} | total]
 
 
 def _with_searches(numbers: dict[str, int], cells: list[Cell], searches: Mapping[str, Search]) -> dict[str, int]:
@@ -145,7 +148,7 @@ def cost_table(title: str, rows: list[dict[str, Any]]) -> Group:
 def _examples_in_words(row: Mapping[str, Any]) -> str:
     if row["unknown"] and not row["examples"]:
         return "?"
-    return _millions(row["examples"]) + " ?" * bool(row["unknown"])
+    return "≤ " * row["examples_at_most"] + _millions(row["examples"]) + " ?" * bool(row["unknown"])
 
 
 def heads_in_words(cells: list[Cell], grid: GridSpec, store: Store) -> str:
@@ -261,6 +264,6 @@ _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one, if no search chooses how it trains); M examples: millions of "
     "training examples, all epochs and trainings (? where the size of the data is not known; `python -m bench speed` says how "
-    "many this machine trains in a second); MB/client: sent and received in one trial, mean over clients, at most (≤) where "
-    "training may stop early (10^6 bytes)"
+    "many this machine trains in a second); MB/client: sent and received in one trial, mean over clients (10^6 bytes); ≤: at "
+    "most, as a method may train or send less"
 )

@@ -79,6 +79,11 @@ def is_bound(config: RunConfig) -> bool:
     return _method(json.dumps(config.algorithm)).traffic_is_bound
 
 
+def examples_are_bound(config: RunConfig) -> bool:
+    """Whether `examples_to_train` is an upper bound."""
+    return _method(json.dumps(config.algorithm)).workload_is_bound
+
+
 def without_numbers(config: RunConfig) -> str | None:
     """What sizes depend on, as the JSON of a config: runs that differ in other settings are described alike. None where sizes
     are not known before: for a dataset that is not known, and a number of clusters that depends on the clients."""

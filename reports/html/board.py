@@ -1,5 +1,6 @@
 """The pictures that the page of a board begins with: mean ranks with their intervals, and performance profiles."""
 
+import math
 from typing import Any
 
 from bench.results.metrics import METRICS
@@ -30,10 +31,7 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
     ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == metric)].sort_values("value", kind="stable")
     order = [called[one] for one in ranks["column"]]
     title, pairs = METRICS[metric].title, f"{len(report.scores)} pairs of {contest_name(grid)} and {unit(grid)}"
-    points = [
-        {"method": called[line.column], "rank": _short(line.value), "low": _short(line.low), "high": _short(line.high)}
-        for line in ranks.itertuples()
-    ]
+    points = [{"method": called[line.column], "rank": _short(line.value), **_ends(line)} for line in ranks.itertuples()]
     profiles = robust.profiles(report.scores)
     reach = max(1.0, min(_FARTHEST, max((steps[-1] for steps, _ in profiles.values() if len(steps)), default=1.0)))
     steps = [
@@ -41,12 +39,12 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         for one, (xs, shares) in profiles.items()
         for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
     ]
-    leaders = order[:_LEADERS]
+    leaders, known = order[:_LEADERS], "low" in points[0]
     return [
         {
             "title": f"Mean ranks by {title}",
-            "note": f"1 is the best; lines are 95 % intervals; over {pairs}",
-            "spec": _ranks(order),
+            "note": f"1 is the best; {'lines are 95 % intervals; ' * known}over {pairs}",
+            "spec": _ranks(order, known),
             "points": points,
         },
         {
@@ -66,23 +64,29 @@ def _stairs(xs: list[float], shares: list[float], reach: float) -> list[tuple[fl
     return [(_short(x), _short(share)) for x, share in [*corners, (reach, corners[-1][1])]]
 
 
+def _ends(line: Any) -> dict[str, float]:
+    """The ends of an interval, if there is one."""
+    return {} if math.isnan(line.low) else {"low": _short(line.low), "high": _short(line.high)}
+
+
 def _short(value: float) -> float:
     """Four digits."""
     return float(f"{value:.4g}")
 
 
-def _ranks(order: list[str]) -> dict[str, Any]:
+def _ranks(order: list[str], with_intervals: bool) -> dict[str, Any]:
     y = {"field": "method", "type": "nominal", "sort": order, "title": None, "axis": {"labelLimit": 200, "grid": True}}
     x = {"type": "quantitative", "title": "mean rank", "scale": {"zero": False}, "axis": {"tickMinStep": 1}}
     tooltip = [
         {"field": name, "type": "nominal" if name == "method" else "quantitative"}
-        for name in ("method", "rank", "low", "high")
+        for name in ("method", "rank", *["low", "high"] * with_intervals)
     ]
     interval = {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y, "tooltip": tooltip}
+    rule = {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "color": _OTHERS}, "encoding": interval}
     return {
         "data": {"name": "points"},
         "layer": [
-            {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "color": _OTHERS}, "encoding": interval},
+            *[rule] * with_intervals,
             {
                 "mark": {"type": "circle", "size": 70, "opacity": 1},
                 "encoding": {"x": {"field": "rank", **x}, "y": y, "tooltip": tooltip},

@@ -4,6 +4,7 @@ intervals."""
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -59,7 +60,7 @@ def standings(
     Returns:
         Lines of COLUMNS without the metric. A rank has over "" and measure "mean_rank"; a pair has measure "wins", in
         percent of rows. low and high are the ends of percentile bootstrap intervals over rows, which by seed are drawn within
-        each setting. Empty with fewer than two columns or two rows.
+        each setting, and NaN where a setting has one seed alone. Empty with fewer than two columns or two rows.
     """
     ranked = _ranked_by_seed(cells, runs, grid, metric) if is_board(grid) else _ranked(cells, grid, metric)
     values = ranked[[name for name in columns if name in ranked]].dropna()
@@ -98,8 +99,7 @@ def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
     shown: dict[tuple, Cell] = {}
     for line in found.itertuples():
         digits = ".2f" if line.measure == "mean_rank" else ".0f"
-        text = f"{line.value:{digits}} [{line.low:{digits}}, {line.high:{digits}}]"
-        shown[line.metric, line.column, line.over] = Cell(text, mean=line.value)
+        shown[line.metric, line.column, line.over] = _cell(line, digits)
     for metric, lines in by_metric.items():
         ranked = tuple(lines["column"].unique())
         rows = tuple(Row((one,), tuple(shown.get((metric, one, over)) for over in ("", *ranked))) for one in ranked)
@@ -112,10 +112,7 @@ def arrange(found: pd.DataFrame, grid: StoredGrid) -> Iterator[Table]:
 def _of_board(found: pd.DataFrame, labels: tuple[str, ...], grid: StoredGrid, names: Names) -> Iterator[Table]:
     """Mean ranks of all metrics side by side, and what is measured of the first one, with the best of this at the top."""
     shown = {
-        (line.metric, line.measure, line.over, line.column): Cell(
-            f"{line.value:{(form := _FORMS.get(line.measure, '.0f'))}} [{line.low:{form}}, {line.high:{form}}]",
-            mean=line.value,
-        )
+        (line.metric, line.measure, line.over, line.column): _cell(line, _FORMS.get(line.measure, ".0f"))
         for line in found.itertuples()
     }
     ranks = {key[0]: key[:3] for key in shown if key[1] == "mean_rank"}
@@ -129,6 +126,12 @@ def _of_board(found: pd.DataFrame, labels: tuple[str, ...], grid: StoredGrid, na
     heading = ", ".join(METRICS[metric].title for metric in ranks)
     title = _title(found[found["measure"] == "mean_rank"], grid)
     yield Table(heading, labels, (*columns,), rows, "metric", title=title, less_is_better=less, names=names)
+
+
+def _cell(line: Any, form: str) -> Cell:
+    """A number with its interval, if there is one."""
+    interval = "" if math.isnan(line.low) else f" [{line.low:{form}}, {line.high:{form}}]"
+    return Cell(f"{line.value:{form}}{interval}", mean=line.value)
 
 
 def _heading(measure: str, over: str, key: str, names: Names) -> str:
@@ -195,12 +198,20 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
     if len(found) and is_board(grid):
         least, of, setting = found["rows"].min(), "studies" if studies_of(grid) else "seeds", contest_name(grid)
         narrow = f"; of {least} {rows} they are too narrow" if least < FEW_ROWS else ""
+        brackets = (
+            f"In brackets, here and beside: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} "
+            f"within each {setting}. They say how far {of} move a number, not what other settings would give{narrow}."
+        )
+        unknown = (
+            f"No intervals where a {setting} has one {unit(grid)} alone: how far {of} move a number is not known then."
+        )
+        missing = found["low"].isna()
+        brackets = unknown if missing.all() else f"{brackets} {unknown}" if missing.any() else brackets
         lost = "study that was missed" if studies_of(grid) else "run that has diverged or failed"
         yield (
             f"Mean ranks (1 is the best) are over the {rows} in which all these {what} have ended, of scores as printed: "
-            f"those alike share their mean rank, and a {lost} is behind all others. In brackets, here and beside: {LEVEL:.0%} "
-            f"percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} within each {setting}. They say how far "
-            f"{of} move a number, not what other settings would give{narrow}. Rows stand in the order of the first ranks."
+            f"those alike share their mean rank, and a {lost} is behind all others. {brackets} Rows stand in the order of the "
+            "first ranks."
         )
         yield from _left_out(cells, grid)
         if (found["measure"] == "iqm").any():

@@ -8,6 +8,7 @@ A score is that of one run, or of one study, as printed; settings may have diffe
 failed has the score -inf: it is behind all others, and counts as 0 in means.
 """
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -47,8 +48,17 @@ def strata_of(scores: pd.DataFrame, settings: Sequence[str]) -> Strata:
     return [np.asarray(where) for where in scores.reset_index(drop=False).groupby(list(settings)).indices.values()]
 
 
+def can_vary(strata: Strata) -> bool:
+    """Whether each setting has two scores or more: samples of one score are all alike, which is no sign of certainty."""
+    return min(map(len, strata)) > 1
+
+
 def interval(measured: np.ndarray, strata: Strata) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends [measures] of the intervals of the means over pairs of measured [pairs, measures]."""
+    """Lower and upper ends [measures] of the intervals of the means over pairs of measured [pairs, measures]; NaN where a
+    setting has one pair."""
+    if not can_vary(strata):
+        unknown = np.full(measured.shape[1], np.nan)
+        return unknown, unknown
     drawn = resampled(strata, np.random.default_rng(0))
     counts = _counts(drawn, np.arange(len(measured)))
     low, high = np.percentile(counts @ measured / len(measured), _ENDS, axis=0)
@@ -62,9 +72,9 @@ def gaps(scores: np.ndarray) -> np.ndarray:
 
 
 def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterator[dict]:
-    """Lines of `reports.tables.rankings.COLUMNS` but for metric and rows, with 95 % percentile intervals: of each method its
-    interquartile mean ("iqm"), the share of pairs in which it is within some points of the best ("within_5"), and the
-    probability that it is better than another method ("better_than"), in percent.
+    """Lines of `reports.tables.rankings.COLUMNS` but for metric and rows, with 95 % percentile intervals, NaN where a setting
+    has one pair: of each method its interquartile mean ("iqm"), the share of pairs in which it is within some points of the
+    best ("within_5"), and the probability that it is better than another method ("better_than"), in percent.
 
     Args:
         scores: [pairs, methods], in percent, of pairs of a setting and a study or seed; a pair has all methods.
@@ -76,12 +86,13 @@ def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterat
     finite, behind = np.where(np.isfinite(values), values, 0.0), gaps(values)
     counts = [(_counts(drawn, where), _counts(drawn_of_other, where)) for where in strata]
     other = values[:, scores.columns.get_loc(over)] if over in scores else None
+    line = functools.partial(_line, varies=can_vary(strata))
     for number, name in enumerate(scores.columns):
         own = finite[:, number]
-        yield _line(name, "iqm", float(interquartile_mean(own)), interquartile_mean(own[drawn]))
+        yield line(name, "iqm", float(interquartile_mean(own)), interquartile_mean(own[drawn]))
         for points in WITHIN:
             is_within = 100.0 * (behind[:, number] <= points)
-            yield _line(name, f"within_{points:g}", is_within.mean(), is_within[drawn].mean(axis=1))
+            yield line(name, f"within_{points:g}", is_within.mean(), is_within[drawn].mean(axis=1))
         if other is not None and name != over:
             better = 100 * probability_of_improvement(values[:, number], other, strata)
             tables = [_wins(values[where, number], other[where]) for where in strata]
@@ -89,7 +100,7 @@ def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterat
                 np.einsum("bi,ij,bj->b", mine, table, theirs) / table.size
                 for table, (mine, theirs) in zip(tables, counts, strict=True)
             ]
-            yield _line(name, "better_than", better, 100 * np.mean(shares, axis=0)) | {"over": over}
+            yield line(name, "better_than", better, 100 * np.mean(shares, axis=0)) | {"over": over}
 
 
 def profiles(scores: pd.DataFrame) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
@@ -112,6 +123,6 @@ def _counts(drawn: np.ndarray, where: np.ndarray) -> np.ndarray:
     return (drawn[:, :, None] == where).sum(axis=1).astype(float)
 
 
-def _line(name: str, measure: str, value: float, resamples: np.ndarray) -> dict:
-    low, high = np.percentile(resamples, _ENDS)
+def _line(name: str, measure: str, value: float, resamples: np.ndarray, *, varies: bool) -> dict:
+    low, high = np.percentile(resamples, _ENDS) if varies else (np.nan, np.nan)
     return {"column": name, "over": "", "measure": measure, "value": float(value), "low": low, "high": high}

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 import algorithms
@@ -25,7 +26,7 @@ from bench.api import load_runs
 from bench.cli import options
 from bench.cli.app import app
 from bench.cli.console import Output
-from bench.cli.listing import KINDS, costs, listing, listing_table
+from bench.cli.listing import KINDS, cost_table, costs, listing, listing_table
 from bench.config.resolve import resolve, trained_by
 from bench.config.schema import run_id
 from bench.experiments.cells import Cell, to_json
@@ -271,7 +272,7 @@ def test_what_is_no_terminal_has_no_width():
     listed, described = (CliRunner().invoke(app, command, env={"COLUMNS": "40"}).output for command in commands)
     assert re.search(r"^quantity-b +Sizes in .* smaller b is more skewed\.$", listed, re.MULTILINE)
     assert described.splitlines()[0] == "quickstart@paper+lr=0.1111111111111111"
-    assert re.search(r"^trials: .* \(10\^6 bytes\)$", described, re.MULTILINE)
+    assert re.search(r"^trials: .* train or send less$", described, re.MULTILINE)
     assert not [line for line in (listed + described).splitlines() if "…" in line or line.endswith(" ")]
 
 
@@ -819,6 +820,19 @@ def test_a_training_that_several_methods_share_is_counted_in_one_row(tmp_path):
     configs = [trained_by(calibrated), calibrated]
     *rows, total = costs([Cell("digits", {}, config, run_id(config)) for config in configs], Store(tmp_path))
     assert len(rows) == 2 and sum(row["trainings"] for row in rows) == total["trainings"] == 1
+
+
+def test_examples_that_a_method_may_not_need_are_a_bound(tmp_path):
+    """ALA of FedALA stops when its losses are steady."""
+    configs = [
+        resolve({"algorithm": name, "dataset": "digits", "partition": "label-2"}) for name in ("fedavg", "fedala")
+    ]
+    rows = costs([Cell("digits", {}, config, run_id(config)) for config in configs], Store(tmp_path))
+    assert [row["examples_at_most"] for row in rows] == [False, True, True]
+    console = Console(width=200, file=io.StringIO())
+    console.print(cost_table("own", rows))
+    fedavg, fedala, total = (line for line in console.file.getvalue().splitlines() if line.startswith("│"))
+    assert "≤" not in fedavg and "≤ " in fedala and "≤ " in total
 
 
 @pytest.mark.parametrize(("searched", "trainings"), [("lr", [1, 1]), ("virtual_per_class", [1, 0])])

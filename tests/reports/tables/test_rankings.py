@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from reports import api
+from reports.html.board import collect as charts_of_board
 
 # Ranks: 1 2 3; 1.5 1.5 3, since 60.04 prints as 60.0 does; 3 1 2; 1 3 2.
 SCORES = {
@@ -189,6 +190,18 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     assert [row[3].split()[0] for row in rows[1:]] == ["70.0", "60.0", "55.0"], "without the lowest and the highest"
     first = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")][1:4]
     assert first == ["FedProx", "FedAvg", "MOON"], "the main table has the same order"
+
+
+def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
+    board.cells = [cell for cell in board.cells if cell["seed"] == 0]
+    text = api.render(board.save(), "small_table", "paper")
+    assert "- Mean ranks (1 is the best)" in text and "In brackets, here" not in text
+    assert "No intervals where a partition has one seed alone: how far seeds move a number is not known then." in text
+    below = text[text.index("## Mean ranks") :]
+    assert not [line for line in below.splitlines() if line.startswith("| FedProx") and "[" in line]
+    report = api.GridReport(board.folder, "small_table", "paper")
+    ranks, _ = charts_of_board(report.build(), report.expanded)
+    assert "intervals" not in ranks["note"] and len(ranks["spec"]["layer"]) == 1 and "low" not in ranks["points"][0]
 
 
 def test_a_board_says_how_likely_each_method_is_better_than_another(board):

@@ -34,9 +34,20 @@ def test_a_miss_is_zero_in_means_and_behind_all_others_elsewhere():
 
 
 def test_intervals_of_means_are_within_settings():
+    measured, strata = np.array([[1.0], [3.0], [10.0], [10.0]]), [np.array([0, 1]), np.array([2, 3])]
+    low, high = robust.interval(measured, strata)
+    assert (low.item(), high.item()) == pytest.approx((22 / 4, 26 / 4))
+
+
+def test_a_setting_with_one_score_leaves_intervals_unknown(lines):
     measured, strata = np.array([[1.0], [3.0], [10.0]]), [np.array([0, 1]), np.array([2])]
     low, high = robust.interval(measured, strata)
-    assert (low.item(), high.item()) == pytest.approx((12 / 3, 16 / 3))
+    assert np.isnan([low.item(), high.item()]).all()
+    scores = pd.DataFrame({"a": [90.0, 80.0, 70.0], "b": [88.0, 80.0, 70.0]}, [*PAIRS[:2], ("other", 0)])
+    scores.index = pd.MultiIndex.from_tuples(scores.index, names=PAIRS.names)
+    found = [*robust.measures(scores, ["partition"], "b")]
+    assert {one["measure"] for one in found} == {"iqm", "within_0", "within_1", "within_5", "better_than"}
+    assert np.isnan([(one["low"], one["high"]) for one in found]).all()
 
 
 def test_profiles_rise_where_a_pair_is_within_reach(lines):
