@@ -25,12 +25,14 @@ class Gap(NamedTuple):
     """How far rounds of another kind of machine are from those of here.
 
     Attributes:
-        too_far: the first number that is further than rounding explains; "" if none is.
-        largest: difference of an accuracy.
+        too_far: the first number that is further than the tolerance; "" if none is.
+        largest: difference of an accuracy so far.
+        may_be_rounding: whether it is a score of a later round than the first, which rounding moves where it grows.
     """
 
     too_far: str
     largest: float
+    may_be_rounding: bool = False
 
 
 def contradiction(record: RunRecord, rows: Sequence[RoundRow], config: Config) -> str:
@@ -146,11 +148,17 @@ def gap(
             else:
                 largest = max(largest, apart)
             if not apart <= bound + 1e-9:
-                return Gap(f"{key} of round {number}: {one} and {other}", largest)
+                return Gap(f"{key} of round {number}: {one} and {other}", largest, number > 1)
     apart = sum(abs(one - other) for one, other in zip(*clients, strict=False)) / max(len(clients[0]), 1)
     if len(clients[0]) != len(clients[1]) or apart > tolerance:
         return Gap(f"client_accuracies, on average by {100 * apart:.2g} points", largest)
     return Gap("", largest)
+
+
+def furthest(some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> float:
+    """The largest difference of an accuracy, in [0, 1], of the same round."""
+    pairs = ((one.get(key), other.get(key)) for one, other in zip(some, others, strict=True) for key in ACCURACIES)
+    return max((abs(one - other) for one, other in pairs if one is not None and other is not None), default=0.0)
 
 
 def one_image(run: Run) -> float:

@@ -1,10 +1,11 @@
 """Trains stored runs again and compares the rounds: what a reviewer does with the results of somebody else."""
 
+import functools
 import json
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ from bench.results.verified import (
     FIRST_WITHIN,
     NOT_TRAINED,
     OTHER_IMAGES,
+    UNDECIDED,
     UNEVALUATED,
     WITHIN_TOLERANCE,
 )
@@ -45,6 +47,7 @@ _COMPARED = ("diagnostics", "client_accuracies")  # of a record, whose summary f
 _LIBRARIES = ("torch", "numpy")  # whose version may move numbers
 _PATIENCE = 4.0  # times --minutes; then a run that is slower than its first rounds were is compared as far as it is
 _LEAST_PATIENCE = 20.0  # minutes
+_AS_FAR = 0.5  # of the distance of a stored run: how far rounding must move it here, of which there is one draw
 
 
 @dataclass(frozen=True)
@@ -155,10 +158,18 @@ class Verifier:
         elif not self._start_from(trained, run, images, record, device):
             lasts = f"which takes over {self._limits.minutes:g} minutes; --whole trains it"
             return Verdict(UNEVALUATED, f"not compared: it starts from the end of {run_id(trained)}, {lasts}", 0, of)
-        return self._judged(run, record, rows, config, device, of)
+        by_rounding = functools.partial(self._moved_by_rounding, run, config, images, record, device)
+        return self._judged(run, record, rows, config, device, of, by_rounding)
 
     def _judged(
-        self, run: Run, record: RunRecord, rows: list[RoundRow], config: RunConfig, device: str, of: int
+        self,
+        run: Run,
+        record: RunRecord,
+        rows: list[RoundRow],
+        config: RunConfig,
+        device: str,
+        of: int,
+        by_rounding: Callable[[], float],
     ) -> Verdict:
         """What a run that was trained here, or its first rounds, has in common with the stored one."""
         is_whole = run.finished and record["status"] != "stopped"
@@ -178,6 +189,14 @@ class Verifier:
             clients = known.get("client_accuracies") or (), ended.get("client_accuracies") or ()
             gap = agreement.gap(there, here, clients, self._tolerance, agreement.one_image(run))
         code = self._code(record, config)
+        if gap.may_be_rounding and "base_summary" not in record:
+            stored, own = agreement.furthest(there, here), by_rounding()
+            if own >= _AS_FAR * stored:
+                says = (
+                    f"undecided: {gap.too_far} (stored and now; {'; '.join(unlike)}), but rounding grows in this run: "
+                    f"both engines here are up to {100 * own:.2g} points apart, the stored run up to {100 * stored:.2g}"
+                )
+                return Verdict(UNDECIDED, says + code, len(there), of, {"tolerance": self._tolerance, "gap": stored})
         if gap.too_far:
             # Some methods let rounding grow, and their records say so.
             reasons = "; ".join(["stored and now", *unlike, *(record.get("caveats", []) if unlike else [])])
@@ -195,6 +214,18 @@ class Verifier:
         says = f"{points} ({'; '.join(unlike)}; first difference, stored and now: {difference}){code}"
         numbers = {"tolerance": self._tolerance, "gap": gap.largest}
         return Verdict(WITHIN_TOLERANCE if is_whole else FIRST_WITHIN, says, len(there), of, numbers)
+
+    def _moved_by_rounding(self, run: Run, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> float:
+        """How far apart a run of here and the same on the other engine, which sums in another order, are in an accuracy; 0 for
+        a model that only one engine can train."""
+        other = "loop" if run.task.engine == "vectorised" else "vectorised"
+        try:
+            control = self._make(config, images, record | {"engine": other}, device)
+        except ValueError:
+            return 0.0
+        while len(control.rows) < len(run.rows):
+            control.step()
+        return agreement.furthest(run.rows, control.rows)
 
     def _make(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Run:
         return Run(

@@ -20,12 +20,13 @@ WITHIN_TOLERANCE = "within tolerance"
 FIRST_EQUAL = "first rounds equal"
 FIRST_WITHIN = "first rounds within tolerance"
 UNEVALUATED = "no accuracy compared"
+UNDECIDED = "undecided"  # rounding alone moves the run as far
 DIFFERS = "different"
 EARLIER_VERSION = "of an earlier version"
 OTHER_IMAGES = "of other images"
 NOT_TRAINED = "cannot be trained here"
 CONFIRMED = (EQUAL, WITHIN_TOLERANCE, FIRST_EQUAL, FIRST_WITHIN)
-RESULTS = (*CONFIRMED, UNEVALUATED, DIFFERS, EARLIER_VERSION, OTHER_IMAGES, NOT_TRAINED)
+RESULTS = (*CONFIRMED, UNEVALUATED, UNDECIDED, DIFFERS, EARLIER_VERSION, OTHER_IMAGES, NOT_TRAINED)
 
 _SHAPE = {
     str: {

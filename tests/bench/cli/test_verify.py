@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from algorithms.fedprox import FedProx
+from algorithms.shared import tree
 from bench.cli.app import app
 from bench.execution.verification import draw
 from bench.results import verified
@@ -135,6 +136,29 @@ def test_another_kind_of_machine_may_differ_by_a_tolerance(store, fedprox, tmp_p
     assert found == code and said in text and run in text, text
     numbers = json.loads(file.read_text())[run]
     assert numbers["result"] == "different" or (numbers["tolerance"], round(numbers["gap"], 6)) == (0.02, gap)
+
+
+@pytest.mark.parametrize(
+    ("number", "machine", "said"),
+    [
+        (3, ELBRUS, "undecided: accuracy of round 3: "),
+        (1, ELBRUS, "DIFFERS in accuracy of round 1"),  # where rounding has not grown yet
+        (3, {}, "DIFFERS in accuracy of round 3"),
+    ],
+)
+def test_where_rounding_moves_a_run_as_far_nothing_is_decided(store, tmp_path, monkeypatch, number, machine, said):
+    """As in a run whose accuracy falls and rises: what another order of sums changes ends far away."""
+    as_it_is, found = FedProx.server_step, trained(**PROX, lr=0.3)
+
+    def step(self, task, *args):
+        new, server = as_it_is(self, task, *args)
+        return tree.scale(new, -1) if task.engine != found.record["engine"] else new, server
+
+    monkeypatch.setattr(FedProx, "server_step", step)
+    run, file = rewrite(store, found, lower(0.1, number), **machine), tmp_path / "verified.json"
+    code, text = verify(store.folder, "--write", file, "--author", "Ann")
+    assert said in text and code == (2 if "undecided" in said else 1), text
+    assert (json.loads(file.read_text())[run]["result"] == verified.UNDECIDED) == ("undecided" in said)
 
 
 def without_accuracy(*numbers: int):
