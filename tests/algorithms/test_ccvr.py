@@ -1,8 +1,6 @@
 """CCVR against numbers computed by hand, and what its options do."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,24 +32,18 @@ from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, tukey, wrap
 from bench.models.mlp import Mlp
 from bench.simulation.evaluation import evaluate
+from tests.support.by_hand import double
+from tests.support.oracles import close, oracle
 from tests.support.toy import NUM_CLASSES, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
+ORACLE = oracle("ccvr")
 EVERYONE = torch.arange(5)
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(found, expected):
-    torch.testing.assert_close(torch.as_tensor(found, dtype=torch.float64), tensor(expected), rtol=0, atol=1e-9)
 
 
 def held(features: dict) -> list[dict[int, Gaussian]]:
     """The Gaussians that each client of the oracle sends."""
     return [
-        {label: gaussian_of(tensor(rows)) for label, rows in enumerate(client.values()) if rows}
+        {label: gaussian_of(double(rows)) for label, rows in enumerate(client.values()) if rows}
         for client in features.values()
     ]
 
@@ -69,7 +61,7 @@ def features():
 
 def transformed(features: dict) -> dict:
     return {
-        client: {label: tukey(tensor(rows), 0.5, True).tolist() if rows else [] for label, rows in classes.items()}
+        client: {label: tukey(double(rows), 0.5, True).tolist() if rows else [] for label, rows in classes.items()}
         for client, classes in features.items()
     }
 
@@ -100,7 +92,7 @@ def test_the_pooled_gaussian_is_that_of_all_features_together(features, space):
         close(found.covariance, values["cov"])
         close(torch.linalg.eigvalsh(found.covariance), values["eigenvalues_ascending"])
         together = [
-            tensor(client[f"class_{label}"]) for client in (features if raw else transformed(features)).values()
+            double(client[f"class_{label}"]) for client in (features if raw else transformed(features)).values()
         ]
         close(found.covariance, torch.cat([part for part in together if len(part)]).T.cov().tolist())
 
@@ -109,7 +101,7 @@ def test_none_of_the_known_mistakes_is_made(features):
     wrong = ORACLE["federated_gaussian"]["pooled_wrong"]["values"]
     for label, mistakes in enumerate(wrong.values()):
         for covariance in mistakes.values():
-            assert not torch.allclose(pool_classes(held(features))[label].covariance, tensor(covariance), atol=1e-3)
+            assert not torch.allclose(pool_classes(held(features))[label].covariance, double(covariance), atol=1e-3)
 
 
 def test_a_class_with_one_feature_anywhere_gets_the_mean_covariance_of_the_others():
@@ -121,7 +113,7 @@ def test_a_class_with_one_feature_anywhere_gets_the_mean_covariance_of_the_other
 
 
 def test_vectors_have_the_gaussians_mean_and_covariance_and_fewer_are_the_first_of_more():
-    target = Gaussian(9, tensor([1.0, -2.0, 0.5]), tensor([[2.0, 0.6, 0.1], [0.6, 1.0, -0.2], [0.1, -0.2, 0.3]]))
+    target = Gaussian(9, double([1.0, -2.0, 0.5]), double([[2.0, 0.6, 0.1], [0.6, 1.0, -0.2], [0.1, -0.2, 0.3]]))
     count = 200_000
     drawn = draw(target, count, key=5)
     largest = torch.linalg.eigvalsh(target.covariance)[-1]
@@ -132,16 +124,16 @@ def test_vectors_have_the_gaussians_mean_and_covariance_and_fewer_are_the_first_
 
 
 def test_covariances_of_lower_rank_are_drawn_from_and_others_that_are_none_are_refused():
-    one_line = gaussian_of(tensor([[0.0, 0.0, 1.0], [1.0, 2.0, 1.0], [2.0, 4.0, 1.0]]))
+    one_line = gaussian_of(double([[0.0, 0.0, 1.0], [1.0, 2.0, 1.0], [2.0, 4.0, 1.0]]))
     drawn = draw(one_line, 50, key=1)
     assert torch.isfinite(drawn).all()
     close(drawn[:, 1] - 2 * drawn[:, 0], [0.0] * 50)
     repair = ORACLE["psd_repair"]
-    close(torch.linalg.eigvalsh(tensor(repair["matrix"])), repair["eigenvalues_ascending"])
-    square_root = root(tensor(repair["clipped"]))
-    torch.testing.assert_close(square_root @ square_root, tensor(repair["clipped"]), rtol=0, atol=1e-7)
+    close(torch.linalg.eigvalsh(double(repair["matrix"])), repair["eigenvalues_ascending"])
+    square_root = root(double(repair["clipped"]))
+    torch.testing.assert_close(square_root @ square_root, double(repair["clipped"]), rtol=0, atol=1e-7)
     with pytest.raises(ValueError, match="has the eigenvalue -0.0634 beside 2.63"):
-        draw(Gaussian(3, torch.zeros(3), tensor(repair["matrix"])), 2, key=0)
+        draw(Gaussian(3, torch.zeros(3), double(repair["matrix"])), 2, key=0)
 
 
 def test_virtual_features_are_divided_by_the_largest_remainders():
@@ -150,7 +142,7 @@ def test_virtual_features_are_divided_by_the_largest_remainders():
 
 
 def test_tukeys_transformation():
-    x = tensor(ORACLE["tukey"]["x"])
+    x = double(ORACLE["tukey"]["x"])
     close(tukey(x, 0.5, relu=True), ORACLE["tukey"]["lambda_0.5"])
     close(tukey(x, 1, relu=True), ORACLE["tukey"]["lambda_1"])
     close(tukey(x, 2, relu=False), x.square().tolist())
@@ -162,7 +154,7 @@ def test_clsnorm_has_rows_of_length_1_and_no_bias():
     case = ORACLE["clsnorm"]
     model = wrap(NormalisedClassifier, Mlp((1, 6, 6), 2))
     assert "classifier.bias" not in model.init(torch.Generator())
-    logits = model.head({"classifier.weight": tensor(case["weight"])}, tensor([case["feature"]]))
+    logits = model.head({"classifier.weight": double(case["weight"])}, double([case["feature"]]))
     close(logits[0], case["logits"])
     close(logits[0].softmax(0), case["softmax"])
 
@@ -170,10 +162,10 @@ def test_clsnorm_has_rows_of_length_1_and_no_bias():
 def test_clsprox_pulls_the_classifier_alone():
     case = ORACLE["clsprox"]
     model = Mlp((1, 6, 6), 2)
-    start = {**model.init(torch.Generator()), "classifier.weight": tensor(case["received_weight"])}
+    start = {**model.init(torch.Generator()), "classifier.weight": double(case["received_weight"])}
     start = {name: leaf.double() for name, leaf in start.items()}
     params = {name: leaf + (name == "linear1.weight") for name, leaf in start.items()}
-    params["classifier.weight"] = tensor(case["local_weight"]).requires_grad_()
+    params["classifier.weight"] = double(case["local_weight"]).requires_grad_()
     batch = Batch(torch.zeros(2, 1, 6, 6, dtype=torch.float64), torch.tensor([0, 1]))
 
     view = SimpleNamespace(model=lambda params, x: torch.zeros(2, 2, dtype=torch.float64), params=start)
@@ -352,7 +344,7 @@ def test_clsnorm_trains_another_classifier_and_composes():
 def test_sliced_wasserstein_distance(features):
     known = ORACLE["sliced_wasserstein"]
     pooled = list(pool_classes(held(features)).values())[:2]
-    directions = tensor(known["directions"])
+    directions = double(known["directions"])
     for direction, squared in zip(directions, known["w2_squared_per_direction"], strict=True):
         close(sliced_wasserstein(pooled, direction[None])[0, 1] ** 2, squared)
     found = sliced_wasserstein(pooled, directions)
@@ -361,7 +353,7 @@ def test_sliced_wasserstein_distance(features):
 
 def test_separability_is_about_pairs_of_classes_and_its_relative_form_not_about_scale():
     generator = torch.Generator().manual_seed(0)
-    shifts = tensor([[0, 0, 0, 0], [3, 0, 0, 0], [0, 4, 0, 0]])
+    shifts = double([[0, 0, 0, 0], [3, 0, 0, 0], [0, 4, 0, 0]])
     samples = [torch.randn(5000, 4, generator=generator, dtype=torch.double) + shift for shift in shifts]
     found = separability([gaussian_of(one) for one in samples])
     # Along random directions the squared distance of two means is their squared distance over the dimension.

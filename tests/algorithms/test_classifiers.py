@@ -1,10 +1,8 @@
 """Methods with a classifier of their own, fixed or in two parts: their formulas, what they keep, and whom they refuse."""
 
 import itertools
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -29,9 +27,10 @@ from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.simulation.local_models import local_models
+from tests.support.oracles import oracle
 from tests.support.toy import SETTINGS, assert_equal, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 TOLERANCE = {"rtol": 0, "atol": 1e-9}  # that of the oracle
 EVERYONE = torch.arange(5)
 ENGINES = ("loop", "vectorised")

@@ -1,9 +1,7 @@
 """DENSE, F-DAFL and Co-Boosting against oneshot_oracle.json, and what they are without their terms."""
 
-import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,17 +26,11 @@ from algorithms.shared.synthesis import (
     teacher_of,
 )
 from bench.models.base import BoundModel
+from tests.support.by_hand import double
+from tests.support.oracles import close, deployed, oracle
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_method, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "oneshot_oracle.json").read_text())
-
-
-def tensor(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def close(found, expected):
-    torch.testing.assert_close(torch.as_tensor(found, dtype=torch.float64), tensor(expected), rtol=0, atol=1e-9)
+ORACLE = oracle("oneshot")
 
 
 GIVEN, EXPECTED = (ORACLE["dense_generator"][key] for key in ("inputs", "expected"))
@@ -51,9 +43,9 @@ def small(name="dense", **options) -> Dense:
 
 def test_the_loss_of_the_generator_follows_the_oracle():
     """Teachers that pass one normalisation, and a student, which say what the oracle's say."""
-    logits, said = (tensor(GIVEN[key]).requires_grad_() for key in ("client_logits", "student_logits"))
-    inputs = tensor(GIVEN["bn_input_sample_channel_position"]).requires_grad_()
-    mean, variance = tensor(GIVEN["running_mean"]), tensor(GIVEN["running_var"])
+    logits, said = (double(GIVEN[key]).requires_grad_() for key in ("client_logits", "student_logits"))
+    inputs = double(GIVEN["bn_input_sample_channel_position"]).requires_grad_()
+    mean, variance = double(GIVEN["running_mean"]), double(GIVEN["running_var"])
 
     def teachers(x, with_features=False):
         F.batch_norm(inputs, mean, variance)
@@ -61,7 +53,7 @@ def test_the_loss_of_the_generator_follows_the_oracle():
 
     model = SimpleNamespace(copy=lambda: lambda leaves, x: said)
     task = toy_task()
-    arguments = (task, teachers, SimpleNamespace(model=model, leaves={}), tensor([0.5, 0.5]), torch.zeros(1), LABELS)
+    arguments = (task, teachers, SimpleNamespace(model=model, leaves={}), double([0.5, 0.5]), torch.zeros(1), LABELS)
     loss = small().generator_loss(*arguments)
     close(loss.item(), EXPECTED["loss"])
     loss.backward()
@@ -89,8 +81,8 @@ def test_the_loss_of_the_generator_follows_the_oracle():
 @pytest.mark.parametrize("temperature", ["T1", "T4", "T20"])
 def test_distillation_follows_the_oracle(temperature):
     given, expected = ORACLE["dense_distillation"]["inputs"], ORACLE["dense_distillation"]["expected"][temperature]
-    student = tensor(given["student"]).requires_grad_()
-    loss = divergences(tensor(given["teacher"]), student, float(temperature[1:])).mean()
+    student = double(given["student"]).requires_grad_()
+    loss = divergences(double(given["teacher"]), student, float(temperature[1:])).mean()
     loss.backward()
     close(loss.item(), expected["loss"])
     close(student.grad, expected["grad_student"])
@@ -99,7 +91,7 @@ def test_distillation_follows_the_oracle(temperature):
 
 def test_the_loss_of_dafl_follows_the_oracle():
     given, expected = ORACLE["fdafl"]["inputs"], ORACLE["fdafl"]["expected"]
-    teacher, features = tensor(given["teacher"]).requires_grad_(), tensor(given["teacher_features"])
+    teacher, features = double(given["teacher"]).requires_grad_(), double(given["teacher_features"])
     loss = dafl_loss(teacher, features, given["alpha"], given["beta"])
     loss.backward()
     close(loss.item(), expected["loss"])
@@ -113,7 +105,7 @@ def test_the_loss_of_dafl_follows_the_oracle():
         toy_task(),
         lambda x, with_features: (teacher.detach()[None], features),
         None,
-        tensor([1.0]),
+        double([1.0]),
         torch.zeros(1),
         LABELS,
     )
@@ -122,7 +114,7 @@ def test_the_loss_of_dafl_follows_the_oracle():
 
 def test_the_terms_of_co_boosting_follow_the_oracle():
     given, expected = ORACLE["co_boosting"]["inputs"], ORACLE["co_boosting"]["expected"]
-    logits, labels = tensor(given["client_logits"]), torch.tensor(given["labels"])
+    logits, labels = double(given["client_logits"]), torch.tensor(given["labels"])
     teacher = teacher_of(logits).requires_grad_()
     hard = label_loss(teacher, labels, given["hs"])
     hard.backward()
@@ -130,16 +122,16 @@ def test_the_terms_of_co_boosting_follow_the_oracle():
     close(teacher.grad, expected["grad_L_hs_weights_detached"])
     weights = 1 - teacher.detach().softmax(1)[torch.arange(3), labels]
     close(weights, expected["hardness_weights"])
-    adversarial = adversarial_loss(teacher.detach(), tensor(given["student_logits"]), 3.0, masked=False)
+    adversarial = adversarial_loss(teacher.detach(), double(given["student_logits"]), 3.0, masked=False)
     close(adversarial.item(), expected["L_adv_T3_unmasked"])
-    w = tensor(given["w"]).requires_grad_()
+    w = double(given["w"]).requires_grad_()
     F.cross_entropy(teacher_of(logits, w), labels).backward()
     close(w.grad, expected["grad_w"])
-    new = reweighed(tensor(given["w"]), logits, labels, given["mu"] * given["decay"] ** given["epoch"])
+    new = reweighed(double(given["w"]), logits, labels, given["mu"] * given["decay"] ** given["epoch"])
     close(new, expected["w_new"])
     close(teacher_of(logits, new), expected["teacher_new"])
     assert reweighed(new, logits, labels, 5.0).tolist() in ([1.0, 0.0], [0.0, 1.0])
-    x, u, clients = (tensor(given[key]) for key in ("ods_x", "ods_u", "ods_linear_clients"))
+    x, u, clients = (double(given[key]) for key in ("ods_x", "ods_u", "ods_linear_clients"))
     found = shifted(x, lambda x: teacher_of(x @ clients), u, given["ods_eta"], given["ods_T"])
     close(found, expected["ods_x_new"])
     assert algorithms.presets("co-boosting")["shift"] / 255 == given["ods_eta"]
@@ -155,10 +147,6 @@ def test_the_generator_has_the_size_of_the_code():
         params = init_generator(shape, 6, 4, torch.Generator().manual_seed(0))
         images = generate(params, torch.randn(4, 6), shape)
         assert images.shape == (4, *shape) and 0 < images.min() and images.max() < 1
-
-
-def deployed(method, task):
-    return method.deploy(task, train(method, task), torch.arange(task.population))
 
 
 def test_co_boosting_without_its_terms_is_dense():
@@ -184,7 +172,7 @@ def test_students_start_and_step_as_the_options_say():
     moved = {}
     for clip in (None, 1e9, 1e-3):
         student = Student(small(clip=clip), task, mean)
-        student.learns(x, tensor([[9.0, 0.0, 0.0]] * 4))
+        student.learns(x, double([[9.0, 0.0, 0.0]] * 4))
         moved[clip] = tree.norm(tree.subtract(student.params(), task.initial_params())).item()
     assert moved[None] == moved[1e9] > moved[1e-3]
     assert moved[1e-3] == pytest.approx(1e-3 * 0.005, rel=1e-3)

@@ -1,9 +1,7 @@
 """Methods with terms on features: their formulas, padding, what the terms are for few examples, and what prototypes cost."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,9 +20,11 @@ from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn
 from bench.simulation.evaluation import evaluate
 from tests.algorithms.test_losses import cohort, view
+from tests.support.by_hand import double
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 ENGINES = ("loop", "vectorised")
 EVERYONE = torch.arange(len(SIZES))
 
@@ -53,10 +53,6 @@ class Pixels(Model):
 
 def seen(**how):
     return replace(view({}, **how), model=BoundModel(Rows((1, 1, 1), NUM_CLASSES), {}, training=True))
-
-
-def double(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def measured(method, z, logits, labels, padding=0, **how):

@@ -6,7 +6,6 @@ import io
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -32,10 +31,11 @@ from algorithms.local_training import LocalTraining
 from algorithms.scaffold import Scaffold
 from algorithms.shared import divergence, tree
 from algorithms.shared.coalitions import bound, solve
+from tests.support.oracles import oracle
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 from tests.support.weights import write_weights
 
-ORACLE = json.loads((Path(__file__).parent / "fedcollab_oracle.json").read_text())["settings"]
+ORACLE = oracle("fedcollab")["settings"]
 EVERYONE = torch.arange(5)
 ENGINES = ("loop", "vectorised")
 

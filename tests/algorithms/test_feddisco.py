@@ -1,8 +1,6 @@
 """FedDisco: weights from label counts, around every method that weighs clients by their examples, and around no other."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,9 +23,10 @@ from bench.errors import ConfigError
 from bench.simulation.build import build_algorithm
 from datasets import transforms
 from datasets.federation import federate
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
 
-KNOWN = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())["feddisco"]
+KNOWN = oracle("rivals")["feddisco"]
 INPUTS, EXPECTED = KNOWN["inputs"], KNOWN["expected"]
 
 BASES = [FedAvg(), FedProx(mu=1.0), Moon(), FedNova(), FedNova("steps"), Scaffold(weighting="examples"), FedAdam()]

@@ -1,9 +1,7 @@
 """FedDyn on quadratics of one parameter, through the task and both engines, against rivals_oracle.json."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +13,10 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import write_rows
 from algorithms.shared.local_sgd import clipped
 from bench.models.base import Model
+from tests.support.oracles import oracle
 from tests.support.toy import normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 SIZES = (1, 3)  # in the proportion of the oracle's 100 and 300
 
 

@@ -1,10 +1,8 @@
 """FedNH and FedAWA against momentum_family_oracle.json, and what they keep, send and deploy."""
 
 import functools
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +18,10 @@ from algorithms.shared.local_sgd import cross_entropy, gradient
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench.models.base import BoundModel, Model
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, SETTINGS, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "momentum_family_oracle.json").read_text())
+ORACLE = oracle("momentum_family")
 EVERYONE = torch.arange(5)
 both_engines = pytest.mark.parametrize("engine", ["loop", "vectorised"])
 

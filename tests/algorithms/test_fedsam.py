@@ -1,9 +1,7 @@
 """The FedSAM family against rivals_oracle.json, and what its two passes leave as it is."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +16,10 @@ from bench.config.resolve import resolve
 from bench.errors import ConfigError
 from bench.models.base import Model
 from bench.models.concat import encoder_part
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 FAMILY = [FedSAM, FedASAM, MoFedSAM]
 ENGINES = ["loop", "vectorised"]
 

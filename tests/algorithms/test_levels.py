@@ -1,8 +1,6 @@
 """FedRCL and FedMLB, whose losses read several stages of a model, against momentum_family_oracle.json."""
 
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +16,10 @@ from algorithms.shared.local_sgd import cross_entropy, gradient
 from algorithms.shared.types import Batch, ClientView
 from bench import models
 from bench.models.base import BatchNormalised, BoundModel, Layered, Staged
+from tests.support.oracles import oracle
 from tests.support.toy import SETTINGS, assert_equal, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "momentum_family_oracle.json").read_text())
+ORACLE = oracle("momentum_family")
 both_forms = pytest.mark.parametrize("masked", [False, True])
 both_engines = pytest.mark.parametrize("engine", ["loop", "vectorised"])
 

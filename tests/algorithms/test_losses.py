@@ -1,9 +1,7 @@
 """What each method adds to FedAvg, against numbers worked out by hand."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +18,10 @@ from algorithms.shared.local_sgd import cross_entropy, descend, momentum_steps, 
 from algorithms.shared.types import Batch, BatchIndex, ClientView, Cohort
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import bind
+from tests.support.oracles import oracle
 from tests.support.toy import SETTINGS, normalised_task, toy_task
 
-ORACLE = json.loads((Path(__file__).parent / "ccvr_oracle.json").read_text())
+ORACLE = oracle("ccvr")
 
 
 @dataclass(frozen=True)

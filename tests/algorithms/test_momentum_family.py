@@ -1,9 +1,7 @@
 """FedACG, FedCM and FedDC on quadratics, through the task and both engines, against momentum_family_oracle.json."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,9 +19,10 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import write_rows
 from algorithms.shared.rounds import RoundBased
 from bench.models.base import Model
+from tests.support.oracles import oracle
 from tests.support.toy import normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "momentum_family_oracle.json").read_text())
+ORACLE = oracle("momentum_family")
 TOL = 1e-9  # that of these keys
 ENGINES = ["loop", "vectorised"]
 both_engines = pytest.mark.parametrize("engine", ENGINES)

@@ -21,15 +21,12 @@ from bench.models.base import Model
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
+from tests.support.by_hand import double
 from tests.support.other_programs import BATCH, EXAMPLES, ROUNDS, STORED
 from tests.support.toy import toy_task
 
 KNOWN = json.loads(STORED.read_text())
 TOLERANCE = 1e-13  # the largest deviation was 7e-16
-
-
-def double(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def case_of(program, method):

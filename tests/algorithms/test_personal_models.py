@@ -1,8 +1,6 @@
 """FedALA, APFL, FedDBE and FedAMP against personal_oracle.json, and what they are at special values."""
 
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -21,9 +19,10 @@ from algorithms.shared.client_states import read_rows
 from bench import models
 from bench.models.base import BoundModel, Model
 from tests.support.by_hand import PLAIN, Alone, FromFeatures, Given, double, slope_of
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, assert_equal, kinds_of_tasks, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "personal_oracle.json").read_text())
+ORACLE = oracle("personal")
 ENGINES = pytest.mark.parametrize("engine", ["loop", "vectorised"])
 EVERYONE = torch.arange(5)
 

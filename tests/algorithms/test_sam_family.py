@@ -1,10 +1,8 @@
 """FedSpeed, FedGAMMA, FedLESAM, FedSMOO, FedSOL, FedSWA, FedGloSS and their variants against sam_family_oracle.json, and the
 methods that they become at special options."""
 
-import json
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,26 +28,19 @@ from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import bind
+from tests.support.by_hand import double
+from tests.support.oracles import close, oracle
 from tests.support.toy import NUM_CLASSES, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "sam_family_oracle.json").read_text())
+ORACLE = oracle("sam_family")
 ENGINES = ["loop", "vectorised"]
 A, C, W = ([[1.0, 4.0], [3.0, 1.0]], [[1.0, 0.0], [-1.0, 2.0]], [0.5, -0.5])  # of all bowls of the oracle
 PARTLY, FULLY = ((0, 1), (1,), (0,)), ((0, 1),) * 3
 
 
-def tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def assert_same(a, b, tolerance=0.0):
     for name, leaf in a.items():
         torch.testing.assert_close(leaf, b[name], rtol=0, atol=tolerance)
-
-
-def close(found, expected, tol):
-    found = found.tolist() if isinstance(found, torch.Tensor) else found
-    torch.testing.assert_close(tensor(found), tensor(expected), rtol=0, atol=tol)
 
 
 # Two clients with one and three examples, and a quadratic loss each
@@ -60,7 +51,7 @@ class Plane(Model):
     """Two parameters."""
 
     def init(self, generator):
-        return {"w": tensor(W)}
+        return {"w": double(W)}
 
 
 @pytest.fixture
@@ -72,7 +63,7 @@ def on_bowls(monkeypatch):
 
         def local_loss(self, params, batch, view):
             first = view.num_examples == 1
-            a, c = (torch.where(first, tensor(of[0]), tensor(of[1])) for of in (A, C))
+            a, c = (torch.where(first, double(of[0]), double(of[1])) for of in (A, C))
             if not torch._C._functorch.is_batchedtensor(params["w"]):
                 visited.append(params["w"].detach().clone())
             return (0.5 * a * (params["w"] - c) ** 2).sum()
@@ -190,8 +181,8 @@ def test_with_a_vanishing_alpha_the_server_of_fedspeed_still_adds_the_memory(on_
 
 def test_what_is_clipped_follows_the_oracle():
     known = ORACLE["fedspeed_clip"]
-    given = {key: {"w": tensor(known["inputs"][key])} for key in ("g", "w", "x", "h_i")}
-    client = {"alpha": tensor(known["inputs"]["lamb"]), "memory": given["h_i"]}
+    given = {key: {"w": double(known["inputs"][key])} for key in ("g", "w", "x", "h_i")}
+    client = {"alpha": double(known["inputs"]["lamb"]), "memory": given["h_i"]}
     view = SimpleNamespace(client=client, params=given["w"])
     for order, key in (("centred", "default_centred_x_new"), ("reference", "reference_order_x_new")):
         for kind in (FedSpeed, FedSMOO, FedLESAMD):
@@ -240,7 +231,7 @@ class Layer(Model):
 
 
 def layer(numbers):
-    return {"weight": tensor(numbers[:4]).reshape(2, 2), "bias": tensor(numbers[4:])}
+    return {"weight": double(numbers[:4]).reshape(2, 2), "bias": double(numbers[4:])}
 
 
 def flat(params):
@@ -259,7 +250,7 @@ def flat(params):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_step_of_fedlesam_follows_the_oracle(options, older, key, engine, monkeypatch):
     given, tol = LESAM["inputs"], LESAM["tol"]
-    a, c, visited = tensor(given["a"]), tensor(given["c"]), []
+    a, c, visited = double(given["a"]), double(given["c"]), []
 
     def local_loss(self, params, batch, view):
         visited.append(flat(params).detach())
@@ -279,10 +270,10 @@ def test_a_step_of_fedlesam_follows_the_oracle(options, older, key, engine, monk
     known = LESAM["expected"][key]
     close(flat(after["params"]), known["w_new"], tol)
     assert not torch.allclose(
-        flat(after["params"]), tensor(LESAM["expected"]["as_stored_flat_indexing_MUST_NOT_MATCH"]["w_new"]), atol=1e-4
+        flat(after["params"]), double(LESAM["expected"]["as_stored_flat_indexing_MUST_NOT_MATCH"]["w_new"]), atol=1e-4
     )
     if engine == "loop":
-        close(visited[0] - tensor(given["w_now"]), known["e"], tol)
+        close(visited[0] - double(given["w_now"]), known["e"], tol)
     remembered = after["clients"]["rows"][0] if "estimate" not in options else after["server"]
     assert_same(remembered.get("received") or remembered["previous"], state["params"])
 
@@ -295,10 +286,10 @@ def test_fedlesam_s_follows_the_oracle(correction, key, engine, on_bowls):
     given, expected, tol = known["inputs"], known["expected"], known["tol"]
     task = bowls(engine, sizes=(1, 3, 3, 3))
     method = FedLESAMS(rho=given["rho"], correction=correction, clip=None)
-    kept = {"control": {"w": tensor([given["c_i"]])}, "received": {"w": tensor([given["w_last_active"]])}}
+    kept = {"control": {"w": double([given["c_i"]])}, "received": {"w": double([given["w_last_active"]])}}
     state = method.init(task)
     state = {**state, "clients": write_rows(state["clients"], torch.tensor([0]), kept)}
-    state = {**state, "server": {"control": {"w": tensor(given["c"])}}}
+    state = {**state, "server": {"control": {"w": double(given["c"])}}}
     close(iterates(method, task, state)[0], expected[key], tol)
     if correction == 1:
         after = method.step(task, state)
@@ -313,13 +304,13 @@ def test_fedlesam_d_follows_the_oracle(engine, on_bowls):
     given, expected, tol = known["inputs"], known["expected"], known["tol"]
     task = bowls(engine, sizes=(1, 3, 3, 3))
     method = FedLESAMD(rho=given["rho"], alpha=given["lamb"], clip=None)
-    kept = {"memory": {"w": tensor([given["h_i"]])}, "received": {"w": tensor([given["w_last_active"]])}}
+    kept = {"memory": {"w": double([given["h_i"]])}, "received": {"w": double([given["w_last_active"]])}}
     state = method.init(task)
     state = {**state, "clients": write_rows(state["clients"], torch.tensor([0]), kept)}
-    state = {**state, "server": {"memory": {"w": tensor(given["h_i"]) / given["clients_in_all"]}}}
+    state = {**state, "server": {"memory": {"w": double(given["h_i"]) / given["clients_in_all"]}}}
     close(iterates(method, task, state)[0], expected["D_iterates"], tol)
     if engine == "loop":
-        close(visited[0] - tensor(W), expected["e"], tol)
+        close(visited[0] - double(W), expected["e"], tol)
     after = method.step(task, state)
     close(after["clients"]["rows"][0]["memory"]["w"], expected["D_h_i_new"], tol)
     close(after["params"]["w"], expected["D_server_if_only_this_client_active_other_h_zero"], tol)
@@ -403,7 +394,7 @@ class Three(Model):
 def test_every_tensor_has_its_own_part_of_mu(engine, monkeypatch):
     """With a linear loss and rho = |g|, mu is g after one step, and so is s."""
     known = ORACLE["fedsmoo_unflatten"]
-    wanted = {f"t{at}": tensor(numbers) for at, numbers in enumerate(known["expected"]["tensors"])}
+    wanted = {f"t{at}": double(numbers) for at, numbers in enumerate(known["expected"]["tensors"])}
     assert torch.cat([leaf.flatten() for leaf in wanted.values()]).tolist() == known["inputs"]["flat_mu"]
     loss = lambda self, params, batch, view: sum((wanted[name] * leaf).sum() for name, leaf in params.items())  # noqa: E731
     monkeypatch.setattr(FedSMOO, "local_loss", loss)
@@ -432,7 +423,7 @@ class Linear(Model):
 
 
 def classifier(rows):
-    rows = tensor(rows)
+    rows = double(rows)
     return {"classifier.weight": rows[:, :2], "classifier.bias": rows[:, 2]}
 
 
@@ -443,7 +434,7 @@ def in_rows(params):
 def solving(padded, momentum=0.0):
     """The client of the oracle: its data, a step of its plan, and its view. If padded, a row of its batch does not count."""
     given = SOL["inputs"]
-    x, y, mask = tensor(given["X"]), torch.tensor(given["y"]), None
+    x, y, mask = double(given["X"]), torch.tensor(given["y"]), None
     if padded:
         x, y = torch.cat([x, torch.full((1, 2), 9.0).double()]), torch.cat([y, torch.tensor([1])])
         mask = torch.arange(5) < 4
@@ -559,7 +550,7 @@ def test_rates_fall_as_the_oracle_says(rho, lr, key, monkeypatch):
     for momentum, worth in ((0.0, [1, 1, 1, 1]), (0.5, [1, 1.5, 1.75, 1.875])):
         task, method = bowls(local_steps=4, lr=lr, momentum=momentum), FedSWA(rho=rho, alpha=1.0)
         found = iterates(method, task, method.init(task))[0][:, 0] - W[0]
-        steps = torch.diff(found, prepend=tensor([0.0]))
+        steps = torch.diff(found, prepend=double([0.0]))
         rates = known["expected"][key]
         close(steps, [rate * times for rate, times in zip(rates, worth, strict=True)], 1e-12)
     assert key != "eta_per_step" or 0.1 * float(FedMoSWA(rho=rho)._steps(torch.tensor(4.0).double())) == pytest.approx(
@@ -783,7 +774,7 @@ def test_a_gradient_of_zero_leaves_params_as_they_are(kind, engine, monkeypatch)
 
 
 def test_what_is_too_short_has_no_direction():
-    short = {"w": tensor([3e-13, 4e-13]), "b": tensor([0.0])}
+    short = {"w": double([3e-13, 4e-13]), "b": double([0.0])}
     assert tree.norm(ascent(short, 5.0)) == 0
     close(ascent(tree.scale(short, 1e13), 5.0)["w"], [3.0, 4.0], 1e-11)
 
@@ -815,10 +806,10 @@ def test_a_gradient_is_clipped_together_with_its_correction(kind, mode, momentum
     on_bowls(kind, ((0,),))
     method, task = kind(rho=0.0, clip=1.0, momentum_mode=mode), bowls(lr=1.0, local_steps=1, momentum=momentum)
     state = method.init(task)
-    state = {**state, "server": {"control": {"w": tensor([3.0, 4.0])}}}
-    kept = {**tree.map(lambda leaf: leaf[None], state["clients"]["fresh"]), "control": {"w": tensor([[0.5, -2.0]])}}
+    state = {**state, "server": {"control": {"w": double([3.0, 4.0])}}}
+    kept = {**tree.map(lambda leaf: leaf[None], state["clients"]["fresh"]), "control": {"w": double([[0.5, -2.0]])}}
     state = {**state, "clients": write_rows(state["clients"], torch.tensor([0]), kept)}
-    moved = iterates(method, task, state)[0][0] - tensor(W)
+    moved = iterates(method, task, state)[0][0] - double(W)
     together, alone = (
         [-2 / math.sqrt(20), -4 / math.sqrt(20)],
         [0.5 / math.hypot(0.5, 2) - 2.5, 2 / math.hypot(0.5, 2) - 6],

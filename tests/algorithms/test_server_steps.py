@@ -1,8 +1,6 @@
 """Methods that change the server's step alone: FedAdagrad, FedAdam, FedYogi and FedExP, against numbers of an oracle."""
 
-import json
 from dataclasses import fields, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +12,10 @@ from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from algorithms.shared import tree
 from algorithms.shared.types import Cohort
 from bench import models
+from tests.support.oracles import oracle
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parent / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 RULES = {"adagrad": FedAdagrad, "adam": FedAdam, "yogi": FedYogi}
 METHODS = [FedAdagrad(), FedAdam(), FedYogi(), FedExP()]
 DISAGREEING = (8,) * 12  # sizes of clients whose updates differ so much that FedExP's step is longer than 1

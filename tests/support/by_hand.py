@@ -108,3 +108,15 @@ def slope_of(task, client, params, buffers):
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
     logits = task.model.head(leaves, features_of(task, client, leaves, buffers))
     return dict(zip(leaves, torch.autograd.grad(F.cross_entropy(logits, labels), [*leaves.values()]), strict=True))
+
+
+def view_of(task, params):
+    """What the first client of a task sees, and its first batch."""
+    seen = {}
+
+    def look(data, plan, view):
+        seen["view"], seen["batch"] = view, data.take(plan[0])
+        return {}
+
+    task.map_clients(look, task.cohort(torch.tensor([0])), round=0, params=params, buffers={})
+    return seen["view"], seen["batch"]

@@ -180,7 +180,7 @@ TESTED_ELSEWHERE = {
             for name in ("ensemble", "ensemble-vote", "ensemble-weighted", "fens", "fens-linear", "fedlpa")
             + ("dense", "f-dafl", "co-boosting")
         ),
-        "test_oneshot.py: refused but for oneshot",
+        "test_ensemble.py: refused but for oneshot",
     ),
     **dict.fromkeys(
         (
@@ -194,15 +194,15 @@ TESTED_ELSEWHERE = {
         (("f-dafl", "generator_steps"), ("f-dafl", "adversarial_weight")),
         "the loss dense has both; the images of the best step are kept, which one more may not be",
     ),
-    **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_oneshot.py: other solvers, fewer iterations"),
+    **dict.fromkeys(("cg_iterations", "gradient_steps"), "test_fedlpa.py: other solvers, fewer iterations"),
     **dict.fromkeys(
-        (("fedov", "weighting"), ("fedov", "voters")), "test_oneshot.py: read when the models vote, if at all"
+        (("fedov", "weighting"), ("fedov", "voters")), "test_fedov.py: read when the models vote, if at all"
     ),
-    "aggregator_batch_size": "test_oneshot.py: more examples that are held out",
-    ("fens-linear", "hidden_per_client"): "test_oneshot.py: of the mlp",
+    "aggregator_batch_size": "test_fens.py: more examples that are held out",
+    ("fens-linear", "hidden_per_client"): "test_fens.py: of the mlp",
     **dict.fromkeys(
         ((name, "rule") for name in ("ensemble", "ensemble-vote", "ensemble-weighted")),
-        "test_oneshot.py: the params stay, the scores differ",
+        "test_ensemble.py: the params stay, the scores differ",
     ),
 }
 

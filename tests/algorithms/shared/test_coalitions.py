@@ -1,16 +1,15 @@
 """FedCollab's objective and search, against its authors' matrices and coalitions and against cases with known answers."""
 
 import itertools
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
 from algorithms.shared.coalitions import bound, descend, objective, solve
+from tests.support.oracles import oracle
 
-ORACLE = json.loads((Path(__file__).parents[1] / "fedcollab_oracle.json").read_text())
+ORACLE = oracle("fedcollab")
 SETTINGS = ORACLE["settings"]
 CASES = ORACLE["synthetic_cases"]
 

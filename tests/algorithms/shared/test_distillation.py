@@ -1,9 +1,7 @@
 """FedNTD, FedLMD and FedVLS: their losses against numbers of an oracle, and where parts of the classes are empty."""
 
 import itertools
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,9 +16,10 @@ from algorithms.shared.local_sgd import cross_entropy
 from algorithms.shared.types import Batch, ClientView
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import bind
+from tests.support.oracles import oracle
 from tests.support.toy import SETTINGS, normalised_task, toy_task, train
 
-ORACLE = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())
+ORACLE = oracle("rivals")
 GIVEN = ORACLE["fedntd"]["inputs"]  # all three have the same logits
 TOLERANCE = {"rtol": 0, "atol": ORACLE["fedntd"]["tol"]}
 ENGINES = ["loop", "vectorised"]

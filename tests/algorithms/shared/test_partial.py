@@ -1,8 +1,6 @@
 """Methods that share a part of the model: numbers worked out by hand, what they become at special values, what stays where."""
 
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,9 +25,10 @@ from bench.models.concat import SimpleCnnConcat5
 from bench.simulation.task import Task
 from datasets import transforms
 from datasets.federation import federate
+from tests.support.oracles import oracle
 from tests.support.toy import NUM_CLASSES, SETTINGS, Normalised, assert_equal, normalised_task, toy_task, train
 
-KNOWN = json.loads((Path(__file__).parents[1] / "rivals_oracle.json").read_text())
+KNOWN = oracle("rivals")
 ORACLE, SIZES = KNOWN["partial_sharing"], KNOWN["bytes_simple_cnn"]["expected"]
 ENGINES = ("loop", "vectorised")
 EVERYONE = torch.arange(5)

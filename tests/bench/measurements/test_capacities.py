@@ -1,8 +1,6 @@
 """The best coalitions that are found for every C: against a search of all partitions, and the paper's matrices."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +8,9 @@ import torch
 from algorithms.shared.coalitions import objective, solve
 from bench.measurements import capacities
 from bench.measurements.capacities import best_coalitions
+from tests.support.oracles import oracle
 
-ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "fedcollab_oracle.json").read_text())["settings"]
+ORACLE = oracle("fedcollab")["settings"]
 # Where an exact search over all partitions finds the coalitions that the authors ship.
 RANGES = {"label-shift": (2.90, 10.42), "feature-shift": (5.32, 12.83), "concept-shift": (4.15, 8.08)}
 

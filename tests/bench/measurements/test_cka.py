@@ -1,8 +1,5 @@
 """CKA against numbers computed by hand, and what it must not depend on."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -12,9 +9,10 @@ from algorithms.fedavg import FedAvg
 from bench.measurements import features
 from bench.measurements.cka import linear_cka, minibatch_cka, unbiased_hsic
 from bench.simulation.local_models import local_models
+from tests.support.oracles import oracle
 from tests.support.toy import toy_task
 
-ORACLE = json.loads((Path(__file__).parents[2] / "algorithms" / "ccvr_oracle.json").read_text())["cka"]
+ORACLE = oracle("ccvr")["cka"]
 
 
 @pytest.fixture
