@@ -209,28 +209,42 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
 def _budget(grid: StoredGrid) -> str:
     """The budget by its name, and what it overrides where that name is cut."""
     cut = "~" in grid["budget"] and [f"{key}={value}" for key, value in sorted(grid.get("overrides", {}).items())]
-    return f"budget {grid['budget']}" + (f" ({', '.join(cut)})" if cut else "")
+    machinery = " (which touches every part in seconds: its accuracies mean nothing)" * is_smoke(grid)
+    return f"budget {grid['budget']}" + (f" ({', '.join(cut)})" if cut else "") + machinery
+
+
+def is_smoke(grid: StoredGrid) -> bool:
+    """Whether the budget is the one whose accuracies mean nothing."""
+    return grid["budget"].partition("+")[0] == "smoke"
 
 
 def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
-    """Model, clients and rounds that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds"; ""
-    for the table of a paper, which its caption describes.
+    """Settings that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds, 2 local epochs,
+    12,000 training images"; of the table of a paper, which its caption describes, only that it has a part of the images.
 
     Args:
         seen: axes that are said already; those of the table are in any case.
     """
-    if grid["reproduces"]:
-        return ""
+    keys = ("train_examples", "test_examples")  # None for all of them
+    if not grid["reproduces"]:
+        keys = ("model", "clients", "rounds", "local_epochs", *keys)
     names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
     configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]
-    found = {key: {config.get(key) for config in configs} for key in ("model", "clients", "rounds") if key not in axes}
+    found = {key: {config.get(key) for config in configs} for key in keys if key not in axes}
     alike = {key: value for key, values in found.items() if len(values) == 1 for value in values if value is not None}
     words = {
         "model": lambda value: names.value("model", value).plain,
-        "clients": lambda value: f"{value} client{'s' * (value != 1)}",
-        "rounds": lambda value: f"{value} round{'s' * (value != 1)}",
+        "clients": lambda value: _count(value, "client"),
+        "rounds": lambda value: _count(value, "round"),
+        "local_epochs": lambda value: _count(value, "local epoch"),
+        "train_examples": lambda value: _count(value, "training image"),
+        "test_examples": lambda value: _count(value, "test image"),
     }
     return ", ".join(words[key](value) for key, value in alike.items())
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _further(grid: StoredGrid, cells: pd.DataFrame, value: str) -> Iterable[str]:

@@ -14,7 +14,7 @@ from bench.results.metrics import ACCURACIES, METRICS
 from bench.results.records import StoredCell, StoredGrid
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, label, row_keys, split_of
-from reports.tables.footnotes import ROUNDS_OF, in_common
+from reports.tables.footnotes import ROUNDS_OF, in_common, is_smoke
 from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds, with_std
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
@@ -201,7 +201,8 @@ def _budget(grid: StoredGrid) -> str:
     """The budget unless the grid is whole, and settings that replace those of the grid."""
     budget, names = grid["budget"].partition("+")[0], Names.of_grid(grid)
     changed = (names.title(key, str(value)).plain for key, value in grid.get("overrides", {}).items())
-    return " with ".join(filter(None, [f"budget {budget}" * (budget not in ("paper", "full")), ", ".join(changed)]))
+    called = f"budget {budget}" * (budget not in ("paper", "full")) + ", whose accuracies mean nothing" * is_smoke(grid)
+    return " with ".join(filter(None, [called, ", ".join(changed)]))
 
 
 def _over_seeds(cells: pd.DataFrame, grid: StoredGrid, std: bool) -> str:
