@@ -112,7 +112,7 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
     if standings is not None:
-        notes += rankings.footnotes(standings, cells, grid)
+        notes += rankings.footnotes(standings, cells, grid, lambda metric: runs_of(metric, value))
         ranked = tuple(rankings.arrange(standings, grid)) if len(standings) else ()
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),

@@ -161,16 +161,45 @@ def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report
     assert "a run that has diverged or failed is behind all others" in text and "Not in the ranks" not in text
 
 
-def test_a_run_that_has_failed_is_behind_all_others_and_a_setting_in_which_one_is_missing_is_named(board):
+def test_a_run_that_has_failed_is_behind_all_others(board):
     for row in ROWS[:2]:
-        board.add(row, "scaffold", [0.9, "failed" if row == ROWS[0] else None])
+        board.add(row, "scaffold", [0.9, "failed"])
         board.add(row, "fedrs", [0.1, 0.1])
     board.row_order += [["scaffold"], ["fedrs"]]
-    text = api.render(board.save(), "small_table", "paper")
-    found = api.GridReport(board.folder, "small_table", "paper").build().standings_data
-    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")].set_index("column")["value"]
-    assert ranks["scaffold"] == (1 + 5) / 2 and ranks["fedrs"] == (5 + 4) / 2 and set(found["rows"]) == {2}
-    assert "- Not in the ranks: #C = 3, where these have not ended: SCAFFOLD." in text
+    ranks, lines = ranks_of(board)
+    assert ranks["scaffold"] == (1 + 5 + 1.5 + 4.5) / 4 and ranks["fedrs"] == (5 + 4 + 5 + 3) / 4
+    assert set(lines["rows"]) == {4}
+
+
+def ranks_of(board):
+    """Ranks by accuracy, and all their lines."""
+    found = api.GridReport(board.save(), "small_table", "paper").build().standings_data
+    found = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")]
+    return found.set_index("column")["value"].to_dict(), found
+
+
+@pytest.mark.parametrize("scores", [None, [0.9, None]])
+def test_a_method_that_lacks_a_setting_is_not_ranked_and_takes_it_from_nobody(board, scores):
+    before, _ = ranks_of(board)
+    board.add(ROWS[0], "scaffold", [0.9, 0.9])
+    if scores:
+        board.add(ROWS[1], "scaffold", scores)
+    board.row_order += [["scaffold"]]
+    assert ranks_of(board)[0] == before
+    text = api.render(board.folder, "small_table", "paper")
+    assert "- Not ranked, as runs in #C = 3 are missing or have not ended: SCAFFOLD." in text
+    assert "Not in the ranks" not in text
+
+
+def test_a_setting_that_few_methods_have_is_in_no_rank_and_named(board):
+    before, _ = ranks_of(board)
+    for row in (ROWS[2], ROWS[3]):
+        board.add(row.replace("svhn", "cifar10").replace("label-", "dir-0."), "moon", [0.9, 0.9])
+    assert ranks_of(board)[0] == before
+    text = api.render(board.folder, "small_table", "paper")
+    for name in ("Dir(0.2)", "Dir(0.3)"):
+        assert f"- Not in the ranks: {name}, where only these have ended: MOON." in text
+    assert "Not ranked" not in text
 
 
 def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
