@@ -7,7 +7,7 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables import robust
 from reports.tables.aggregate import compared_keys, contest_name
-from reports.tables.rankings import names_of_competitors, unit
+from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
 from reports.tables.report import Report
 
 _LEADERS = 6  # lines of profiles in colour, at most as many as `reports.html.curves` has for them
@@ -40,10 +40,11 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
     ]
     leaders, known = order[:_LEADERS], "low" in points[0]
+    intervals = f"lines are 95 % intervals{', too narrow, of few pairs' * (len(report.scores) < FEW_ROWS)}; " * known
     return [
         {
             "title": f"Mean ranks by {title}",
-            "note": f"1 is the best; {'lines are 95 % intervals; ' * known}over {pairs}",
+            "note": f"1 is the best; {intervals}over {pairs}",
             "spec": _ranks(order, known),
             "points": points,
         },

@@ -225,12 +225,41 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     board.cells = [cell for cell in board.cells if cell["seed"] == 0]
     text = api.render(board.save(), "small_table", "paper")
     assert "- Mean ranks (1 is the best)" in text and "In brackets, here" not in text
+    assert "Nothing says whether others differ from it: that needs two seeds of each partition." in text.splitlines()[2]
     assert "No intervals where a partition has one seed alone: how far seeds move a number is not known then." in text
     below = text[text.index("## Mean ranks") :]
     assert not [line for line in below.splitlines() if line.startswith("| FedProx") and "[" in line]
     report = api.GridReport(board.folder, "small_table", "paper")
     ranks, _ = charts_of_board(report.build(), report.expanded)
     assert "intervals" not in ranks["note"] and len(ranks["spec"]["layer"]) == 1 and "low" not in ranks["points"][0]
+
+
+@pytest.mark.parametrize(
+    "of_fedavg, said",
+    [
+        (
+            [0.60, 0.40],
+            "Not significantly different from FedProx in any partition (paired t-test, level 0.05): FedAvg.",
+        ),
+        ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
+    ],
+)
+def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(board, of_fedavg, said):
+    """MOON has lost a run; FedAvg is ten points behind with both seeds of a partition, or with one."""
+    for cell in [cell for cell in board.cells if (cell["partition"], cell["algorithm"]) == ("label-2", "fedavg")]:
+        board.cells.remove(cell)
+    board.add(ROWS[0], "fedavg", of_fedavg)
+    first = api.render(board.save(), "small_table", "paper").splitlines()[2]
+    assert first.startswith(
+        "First by mean rank of accuracy: FedProx (1.1 [1.0, 1.2], too narrow, over 4 pairs of partition"
+    )
+    assert first.endswith(said)
+    report = api.GridReport(board.folder, "small_table", "paper")
+    assert f"<p>{first}</p>" in report.render(format="html")
+    assert (
+        "lines are 95 % intervals, too narrow, of few pairs; "
+        in charts_of_board(report.build(), report.expanded)[0]["note"]
+    )
 
 
 def test_a_board_says_how_likely_each_method_is_better_than_another(board):
