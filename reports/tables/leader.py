@@ -15,7 +15,8 @@ from reports.tables.significance import LEVEL, compare_with_best
 def sentence(
     found: pd.DataFrame | None, cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd.DataFrame]
 ) -> str:
-    """Who is first by the first ranks of a board, and which methods differ from it significantly in no setting; "" without ranks.
+    """Who is first by the first ranks of a board, and which methods differ from it significantly in no setting; "" without
+    ranks.
 
     A method of which a run has diverged or failed is none of these.
 
