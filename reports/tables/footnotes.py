@@ -225,7 +225,7 @@ def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
     Args:
         seen: axes that are said already; those of the table are in any case.
     """
-    keys = ("train_examples", "test_examples")  # None for all of them
+    keys: tuple[str, ...] = ("train_examples", "test_examples")  # None for all of them
     if not grid["reproduces"]:
         keys = ("model", "clients", "rounds", "local_epochs", *keys)
     names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}

@@ -8,6 +8,7 @@ import pandas as pd
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board
+from reports.tables.footnotes import is_smoke
 from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
 
@@ -41,6 +42,7 @@ def sentence(
     first = (
         f"First by mean rank of {METRICS[metric].title}: {listed(tied)} ({leader['value']:.1f}{interval}{narrow}, "
         f"over {leader['rows']} pairs of {setting} and {unit(grid)})."
+        f"{' Accuracies of a smoke budget mean nothing.' * is_smoke(grid)}"
     )
     own = cells[cells["metric"] == metric].reset_index(drop=True)
     own["competitor"] = competitors_of(own, grid)

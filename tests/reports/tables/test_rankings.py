@@ -262,6 +262,12 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
     )
 
 
+def test_a_board_of_a_smoke_budget_says_that_who_is_first_means_nothing(board):
+    board.budget = "smoke"
+    first = api.render(board.save(), "small_table", "smoke").splitlines()[2]
+    assert "and seed). Accuracies of a smoke budget mean nothing." in first
+
+
 def test_a_board_says_how_likely_each_method_is_better_than_another(board):
     board.report["improvement_over"] = {"algorithm": "fedavg"}
     lines = api.GridReport(board.save(), "small_table", "paper").build().standings_data.query("metric == 'accuracy'")
