@@ -23,6 +23,7 @@ from bench.cli.console import (
     say_json,
     stopped_by_sigterm,
     use_plugins,
+    warn,
     warn_if_changed,
 )
 from bench.cli.data import app as data_commands
@@ -208,6 +209,7 @@ def run(
             tuning=tuning,
             ruleset=ruleset or "",
         )
+        _warn_of_seeds(spec)
         options = ExecutionOptions(
             data_dir=data_dir and data_dir.absolute(),  # workers have working directories of their own
             storage=None if dry_run else storage_of(storage),
@@ -394,6 +396,7 @@ def describe(
             tuning = _by_rules(ruleset, studies, of, budget, {"seeds": seeds, "configs": configs}, {"samples": samples})
         changes = given.read_only(only), given.read_set(set_), given.read_seeds(seeds)
         spec = ExperimentSpec(of, budget, *changes, tuning=tuning, ruleset=ruleset or "")
+        _warn_of_seeds(spec)
         selection = select_cells(spec, datasets.INFO)
         data_dir = data_dir and data_dir.absolute()
         if data_dir:
@@ -456,6 +459,14 @@ def _searches(spec: "ExperimentSpec", cells: "Iterable[Cell]") -> "dict[str, Sea
     return {cell.id: found[place] for cell in cells if (place := tuning.place(cell, layout)) in found}
 
 
+def _warn_of_seeds(spec: "ExperimentSpec") -> None:
+    """Says where a budget leaves out seeds of the grid."""
+    grid, here = spec.grid.axes.get("seed", [0]), spec.grid.seeds_at(spec.budget)
+    if spec.seeds is None and {*grid} - {*here}:
+        own, all_ = (", ".join(map(str, seeds)) for seeds in (here, grid))
+        warn(f"Budget {spec.budget}: seed{'s' * (len(here) > 1)} {own} alone; the grid has {all_}.")
+
+
 def _by_rules(
     ruleset: str | None,
     studies: int | None,
@@ -475,6 +486,7 @@ def _by_rules(
     if ruleset is None:
         raise ValueError("--studies is for --ruleset tuned; leave it out, or name that ruleset.")
     require_known("value of --ruleset", [ruleset], RULESETS)
+    budget = budget or grid.usual_budget
     asked = {key: value for key, value in {**values, "studies": studies}.items() if value is not None}
     free = {"samples", "space", "validation_share", "studies"} if ruleset == TUNED else set()
     refused = [key for key, value in others.items() if value is not None] + [key for key in asked if key not in free]
@@ -482,8 +494,9 @@ def _by_rules(
         options = " and ".join("--only seed" if key == "only" else f"--{key.replace('_', '-')}" for key in refused)
         searches = ruleset == TUNED or not {*refused} <= {*values, "studies", "tuned"}
         does = "decides that itself" if searches else "searches nothing"
-        raise ValueError(f"{options}: the ruleset {ruleset} {does}; leave one of the two out.")
-    budget = budget or grid.usual_budget
+        seeds = others.get("seeds")
+        hint = f", or set seeds in the grid, as budgets: {{{budget}: {{seeds: [{seeds}]}}}}" if seeds else ""
+        raise ValueError(f"{options}: the ruleset {ruleset} {does}; leave one of the two out{hint}.")
     here = grid.budgets.get(budget)
     several = [one for one in grid.tuning if here and here.tuning == "all" and len(one.points("all")) > 1]
     if several and ruleset != TUNED:

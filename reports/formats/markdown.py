@@ -11,9 +11,9 @@ _SPECIAL = r"([\\`*|<])"
 
 
 def render(report: Report) -> str:
-    """Title, one table per metric (with its name if there are several) or one of all, further ones with titles, and a list of
-    footnotes."""
-    parts = [f"# {escape(report.title)}"]
+    """Title, who is first on a board, one table per metric (with its name if there are several) or one of all, further ones
+    with titles, and a list of footnotes."""
+    parts = [f"# {escape(report.title)}", *[_sentence(report.first)] * bool(report.first)]
     for table in report.main:
         if len(report.main) > 1:
             parts.append(f"## {escape(table.heading)}")

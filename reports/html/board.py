@@ -3,17 +3,21 @@
 import math
 from typing import Any
 
+import pandas as pd
+
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
+from reports.figures.style import COLOURS, line_styles
 from reports.tables import robust
-from reports.tables.aggregate import compared_keys, contest_name
-from reports.tables.rankings import names_of_competitors, unit
+from reports.tables.aggregate import compared_keys, competitors_of, contest_name
+from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
 from reports.tables.report import Report
 
-_LEADERS = 6  # lines of profiles in colour, at most as many as `reports.html.curves` has for them
+_LEADERS = 6  # lines of profiles in colour
 _FARTHEST = 20.0  # points behind the best, at most, that profiles show
 _STEP, _HEIGHT = 17, 340  # pixels of a row of ranks, and of profiles
 _OTHERS = "#8a949e"
+_DASHES = ([1, 0], [6, 3], [2, 2])  # of the first, the second and the third leader of a colour, in pixels
 
 
 def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
@@ -27,8 +31,7 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         return []
     key, names = " ".join(compared_keys(grid)), names_of_competitors(grid)
     called = {one: names.value(key, one).plain for one in report.scores.columns}
-    metric = found["metric"].iloc[0]
-    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == metric)].sort_values("value", kind="stable")
+    metric, ranks = found["metric"].iloc[0], _first_ranks(found)
     order = [called[one] for one in ranks["column"]]
     title, pairs = METRICS[metric].title, f"{len(report.scores)} pairs of {contest_name(grid)} and {unit(grid)}"
     points = [{"method": called[line.column], "rank": _short(line.value), **_ends(line)} for line in ranks.itertuples()]
@@ -40,20 +43,47 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
     ]
     leaders, known = order[:_LEADERS], "low" in points[0]
+    intervals = f"lines are 95 % intervals{', too narrow, of few pairs' * (len(report.scores) < FEW_ROWS)}; " * known
     return [
         {
             "title": f"Mean ranks by {title}",
-            "note": f"1 is the best; {'lines are 95 % intervals; ' * known}over {pairs}",
+            "note": f"1 is the best; {intervals}over {pairs}",
             "spec": _ranks(order, known),
             "points": points,
         },
         {
             "title": "How often a method is how near to the best",
             "note": f"percentage of the {pairs} in which it is within x points of the best; the first {len(leaders)} in colour",
-            "spec": _profiles(leaders, reach),
+            "spec": _profiles(leaders, _dashes(colours(report, grid)), reach),
             "points": steps,
         },
     ]
+
+
+def colours(report: Report, grid: StoredGrid) -> list[str]:
+    """The colours of the first methods of a board, in the order of ranks, as in curves and figures; [] of other reports.
+
+    Where several are of one method, in different wrappers, the first has its colour, and others have free ones.
+    """
+    if report.scores is None or report.standings_data is None:
+        return []
+    own = {name: style for table in report.tables for name, style in table.names.styles.items()}
+    styles = line_styles([*dict.fromkeys(competitors_of(report.cells, grid))], own)
+    leaders = [*_first_ranks(report.standings_data)["column"][:_LEADERS]]
+    methods, usual = [one.split()[0] for one in leaders], [styles[one].color for one in leaders]
+    free = iter([colour for colour in COLOURS if colour not in usual])
+    return [next(free) if methods[place] in methods[:place] else usual[place] for place in range(len(leaders))]
+
+
+def _first_ranks(found: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the ranks by the first metric, the best first."""
+    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == found["metric"].iloc[0])]
+    return ranks.sort_values("value", kind="stable")
+
+
+def _dashes(leaders: list[str]) -> list[list[int]]:
+    """Dashes that tell leaders of one colour apart."""
+    return [_DASHES[leaders[:place].count(colour) % len(_DASHES)] for place, colour in enumerate(leaders)]
 
 
 def _stairs(xs: list[float], shares: list[float], reach: float) -> list[tuple[float, float]]:
@@ -97,7 +127,7 @@ def _ranks(order: list[str], with_intervals: bool) -> dict[str, Any]:
     }
 
 
-def _profiles(leaders: list[str], reach: float) -> dict[str, Any]:
+def _profiles(leaders: list[str], dashes: list[list[int]], reach: float) -> dict[str, Any]:
     x = {
         "field": "x",
         "type": "quantitative",
@@ -105,19 +135,19 @@ def _profiles(leaders: list[str], reach: float) -> dict[str, Any]:
         "scale": {"domain": [0, reach], "nice": False},
     }
     y = {"field": "share", "type": "quantitative", "title": "percentage of pairs", "scale": {"domain": [0, 100]}}
-    colour = {
-        "field": "method",
-        "type": "nominal",
-        "scale": {"domain": leaders, "range": "ordinal"},  # of the theme, whose categories are of all lines
-        "legend": {
-            "orient": "bottom",
-            "title": None,
-            "columns": 2,
-            "labelLimit": 240,
-            "symbolType": "stroke",
-            "symbolStrokeWidth": 3,
-        },
+    legend = {
+        "orient": "bottom",
+        "title": None,
+        "columns": 2,
+        "labelLimit": 240,
+        "symbolType": "stroke",
+        "symbolStrokeWidth": 3,
     }
+    method = {"field": "method", "type": "nominal", "legend": legend}
+    colour = method | {
+        "scale": {"domain": leaders, "range": "ordinal"}
+    }  # of the theme, whose categories are of all lines
+    dash = method | {"scale": {"domain": leaders, "range": dashes}}
     tooltip = [
         {"field": "method", "type": "nominal"},
         {"field": "x", "type": "quantitative"},
@@ -136,7 +166,7 @@ def _profiles(leaders: list[str], reach: float) -> dict[str, Any]:
             {
                 "transform": [{"filter": lead}],
                 "mark": {**line, "strokeWidth": 2.5},
-                "encoding": {"x": x, "y": y, "color": colour, "tooltip": tooltip},
+                "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash, "tooltip": tooltip},
             },
         ],
         "width": "container",

@@ -33,7 +33,6 @@ _HEIGHT = 360  # pixels
 _THINNED = "long lines have fewer points than rounds: first, last, and the highest and lowest between"
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
 _DARK = {"text": "#e8eaed", "muted": "#a4adb6", "grid": "#30363d"}
-_APART = tuple(COLOURS[number] for number in (0, 6, 4, 2, 5, 1))  # the easiest to tell apart on white
 _LEAST_LUMINANCE = 0.13  # contrast of 3:1 to the dark background, as the guidelines require of graphics
 
 
@@ -84,16 +83,17 @@ def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     }
 
 
-def themes(report: Report, panels: list[dict]) -> dict[str, dict]:
-    """For "light" and "dark": the "config" of all charts, and the "colours" of lines as in the printed figures."""
+def themes(report: Report, panels: list[dict], leaders: list[str]) -> dict[str, dict]:
+    """For "light" and "dark": the "config" of all charts, and the "colours" of lines as in the printed figures.
+
+    Args:
+        leaders: colours of the first methods of a board.
+    """
     light = {line: style.color for line, style in _styles(report, panels).items()}
     dark = {line: _readable(colour) for line, colour in light.items()}
     return {
-        name: {"config": _config(inks, [*colours.values()], apart), "colours": colours}
-        for name, inks, colours, apart in (
-            ("light", _LIGHT, light, [*_APART]),
-            ("dark", _DARK, dark, [*map(_readable, _APART)]),
-        )
+        "light": {"config": _config(_LIGHT, [*light.values()], leaders), "colours": light},
+        "dark": {"config": _config(_DARK, [*dark.values()], [*map(_readable, leaders)]), "colours": dark},
     }
 
 
@@ -158,7 +158,8 @@ def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
     """A band of one std around the mean, a line, and points with tooltips; a point is visible if it has no line."""
     names, share = [*lines], METRICS[metric].is_share
     form = ".1f" if share else ".3~g"
-    x = {"field": "x", "type": "quantitative", "title": x_label, "axis": {"tickCount": 6}}
+    axis = {"tickCount": 6, **({"tickMinStep": 1} if x_label == X_LABELS["rounds"] else {})}
+    x = {"field": "x", "type": "quantitative", "title": x_label, "axis": axis}
     y = {"field": "mean", "type": "quantitative", "title": y_label(metric), "scale": {"zero": False}}
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
@@ -189,7 +190,7 @@ def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
     }
 
 
-def _config(inks: dict, colours: list[str], apart: list[str]) -> dict:
+def _config(inks: dict, colours: list[str], leaders: list[str]) -> dict:
     """Vega-Lite's config for all charts of a theme."""
     words = {"labelColor": inks["muted"], "titleColor": inks["text"]}
     axis = words | {"gridColor": inks["grid"], "domainColor": inks["muted"], "tickColor": inks["muted"]}
@@ -199,7 +200,7 @@ def _config(inks: dict, colours: list[str], apart: list[str]) -> dict:
         "view": {"stroke": None},
         "axis": axis | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8},
         "legend": words | {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"},
-        "range": {"category": colours, "ordinal": apart},
+        "range": {"category": colours, "ordinal": leaders},
         "circle": {"color": COLOURS[0]},
     }
 

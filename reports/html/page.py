@@ -44,7 +44,7 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
     figures = report if as_tables else build(_for_curves(of_figures), records, value)
     panels = curves.collect(figures, of_figures, records, store)
     partitions = bubbles.collect(grid, store)
-    themes = curves.themes(figures, panels)
+    themes = curves.themes(figures, panels, board.colours(report, grid))
     charts = board.collect(report, grid)
     shown = [table.metric for table in report.tables if table.metric in METRICS] or [grid["report"]["metric"]]
     data = {

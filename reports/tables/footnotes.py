@@ -225,7 +225,7 @@ def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
     Args:
         seen: axes that are said already; those of the table are in any case.
     """
-    keys = ("train_examples", "test_examples")  # None for all of them
+    keys: tuple[str, ...] = ("train_examples", "test_examples")  # None for all of them
     if not grid["reproduces"]:
         keys = ("model", "clients", "rounds", "local_epochs", *keys)
     names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
@@ -370,8 +370,8 @@ def _caveats(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
 
 
 def _without_paper(grid: StoredGrid, names: Names) -> Iterable[str]:
-    """The methods of a board that follow code alone."""
-    methods = dict.fromkeys(cell["algorithm"] for cell in grid["cells"] if is_board(grid))
+    """The methods that follow code alone; not of the table of a paper."""
+    methods = dict.fromkeys(cell["algorithm"] for cell in grid["cells"] if not grid["reproduces"])
     if found := [name for name in methods if name in algorithms.REGISTRY and algorithms.is_without_paper(name)]:
         listed = ", ".join(names.value("algorithm", name).plain for name in found)
         yield f"Written from public code, abstracts or what others say, as the text of the paper was not at hand: {listed}."

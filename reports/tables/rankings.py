@@ -2,7 +2,7 @@
 intervals."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,8 @@ def unit(grid: StoredGrid) -> str:
 def standings(
     cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str, columns: tuple[str, ...]
 ) -> pd.DataFrame:
-    """Mean ranks and wins of the columns, over the rows in which every column has a competitor.
+    """Mean ranks and wins of the columns, over the rows in which every column has a competitor; of a board over its common
+    pairs, see `_common`.
 
     Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
     another one if its mean is better; equal means count as half a win for both. By seed, scores of runs are ranked instead of
@@ -62,7 +63,7 @@ def standings(
         percent of rows. low and high are the ends of percentile bootstrap intervals over rows, which by seed are drawn within
         each setting, and NaN where a setting has one seed alone. Empty with fewer than two columns or two rows.
     """
-    ranked = _ranked_by_seed(cells, runs, grid, metric) if is_board(grid) else _ranked(cells, grid, metric)
+    ranked = scores_of_pairs(cells, runs, grid, metric) if is_board(grid) else _ranked(cells, grid, metric)
     values = ranked[[name for name in columns if name in ranked]].dropna()
     count, names = len(values), list(values.columns)
     if len(names) < 2 or count < 2:
@@ -186,12 +187,15 @@ def _rows(grid: StoredGrid) -> str:
     return f"pairs of {name} and {unit(grid)}" if is_board(grid) else f"{name}s"
 
 
-def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Iterator[str]:
-    """What mean ranks and wins are, or why there are none yet.
+def footnotes(
+    found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd.DataFrame]
+) -> Iterator[str]:
+    """What mean ranks and wins are, or why there are none yet, and what is in none.
 
     Args:
         found: standings of all metrics.
         cells: of all metrics.
+        runs_of: the runs of a metric.
     """
     rows = _rows(grid)
     what = "columns" if rows == "rows" else "competitors"
@@ -213,7 +217,6 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
             f"those alike share their mean rank, and a {lost} is behind all others. {brackets} Rows stand in the order of the "
             "first ranks."
         )
-        yield from _left_out(cells, grid)
         if (found["measure"] == "iqm").any():
             yield from _about_robust(found, lost, grid)
     elif len(found):
@@ -231,6 +234,8 @@ def footnotes(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> Ite
         wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
         needed = f"two {rows} in which two {what}, and all that are ranked, are complete"
         yield f"No mean ranks{wins} yet: they need {needed}.{order}"
+    if is_board(grid):
+        yield from _left_out(cells, grid, runs_of)
 
 
 def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[str]:
@@ -247,22 +252,58 @@ def _about_robust(found: pd.DataFrame, lost: str, grid: StoredGrid) -> Iterator[
     )
 
 
-def _left_out(cells: pd.DataFrame, grid: StoredGrid) -> Iterator[str]:
-    """The settings that are in no rank yet, and what has not ended there; none where nothing has ended."""
-    names, [*keys] = names_of_competitors(grid), contest_keys(grid)
-    first = cells.drop_duplicates([*cell_keys(grid)])
-    for values, own in first.assign(competitor=competitors_of(first, grid)).groupby(keys, sort=False):
-        waiting = own[own["done"] + own["diverged"] + own["failed"] < own["seeds"]]
-        if len(own) > len(waiting) > 0:
-            where = ", ".join(names.value(axis, value).plain for axis, value in zip(keys, values, strict=True))
-            said = ", ".join(names.value(" ".join(compared_keys(grid)), one).plain for one in waiting["competitor"])
-            yield f"Not in the ranks: {where}, where these have not ended: {said}."
+def _left_out(cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd.DataFrame]) -> Iterator[str]:
+    """The methods that are not ranked, with the settings in which they lack runs, and the settings that are in no rank."""
+    metric = next(metric for metric in cells["metric"] if METRICS[metric].ranked)
+    scores = _ranked_by_seed(cells[cells["metric"] == metric], runs_of(metric), grid, metric)
+    common, names, compared = _common(scores), names_of_competitors(grid), " ".join(compared_keys(grid))
+    settings = scores.index.droplevel("seed")
+
+    def methods(those: Iterable[str]) -> str:
+        return ", ".join(names.value(compared, one).plain for one in those)
+
+    def setting(values: Any) -> str:
+        values = values if isinstance(values, tuple) else (values,)
+        return ", ".join(names.value(axis, value).plain for axis, value in zip(contest_keys(grid), values, strict=True))
+
+    lacking: dict[str, list[str]] = {}
+    for one in scores.columns.difference(common.columns, sort=False):
+        where = scores.loc[common.index, one]
+        without = where[where.isna()].index.droplevel("seed").unique()
+        lacking.setdefault("; ".join(map(setting, without)), []).append(one)
+    for where, those in lacking.items():
+        if where:
+            yield f"Not ranked, as runs in {where} are missing or have not ended: {methods(those)}."
+    for values in settings.unique().difference(common.index.droplevel("seed").unique(), sort=False):
+        ended = scores[settings == values].notna().any()
+        yield f"Not in the ranks: {setting(values)}, where only these have ended: {methods(ended[ended].index)}."
 
 
 def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
     """Merits of printed means [rows, columns], without rows that have one competitor, such as those of centralized training."""
     found = competitors(cells)
-    return _pivoted(found, merits(found, metric), grid, contest_keys(grid))
+    found = found.assign(merit=merits(found, metric), competitor=competitors_of(found, grid))
+    found = found[found.groupby(contest_keys(grid))["merit"].transform("size") > 1]
+    return found.pivot(index=contest_keys(grid), columns="competitor", values="merit")
+
+
+def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
+    """Printed scores [rows and seeds, columns] of the common pairs of a board, the larger the better; arguments as of
+    `standings`."""
+    return _common(_ranked_by_seed(cells, runs, grid, metric))
+
+
+def _common(scores: pd.DataFrame) -> pd.DataFrame:
+    """The pairs in which at least half of the methods, and two, have ended, and the methods that have ended in all of these: no
+    method takes a pair from the others, or is ranked over those that it has chosen.
+
+    Args:
+        scores: of `_ranked_by_seed`.
+    """
+    ended = scores.notna()
+    rivals = ended.loc[ended.sum(axis=1) > 1].any()
+    pairs = ended[ended.sum(axis=1) >= max(2, rivals.sum() / 2)]
+    return scores.loc[pairs.index, pairs.all() & rivals]
 
 
 def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
@@ -270,13 +311,8 @@ def _ranked_by_seed(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, m
     diverged or failed, or a study that was missed."""
     single = _single(cells, runs, grid)
     found = merits(single, metric).mask(single["diverged"], -np.inf)
-    return _pivoted(single, found, grid, [*contest_keys(grid), "seed"])
-
-
-def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
-    """Printed scores [rows and seeds, columns] of a board, the larger the better, of the pairs in which all methods have ended;
-    see `_ranked_by_seed`. Arguments as of `standings`."""
-    return _ranked_by_seed(cells, runs, grid, metric).dropna()
+    found = single.assign(merit=found, competitor=competitors_of(single, grid))
+    return found.pivot(index=[*contest_keys(grid), "seed"], columns="competitor", values="merit")
 
 
 def _single(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
@@ -287,13 +323,6 @@ def _single(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.Dat
     single = ended[cell_keys(grid)].assign(run=ended["units"].str.split()).explode("run").join(about, on="run")
     single = single.rename(columns={"score": "mean"}).assign(seeds=1).reset_index(drop=True)
     return single.astype({"missed": bool, "diverged": bool})
-
-
-def _pivoted(found: pd.DataFrame, values: pd.Series, grid: StoredGrid, keys: list[str]) -> pd.DataFrame:
-    """Merits [rows, columns] of these cells, without rows that have one competitor."""
-    found = found.assign(merit=values, competitor=competitors_of(found, grid))
-    found = found[found.groupby(keys)["merit"].transform("size") > 1]
-    return found.pivot(index=keys, columns="competitor", values="merit")
 
 
 def _interval(measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

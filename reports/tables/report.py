@@ -13,7 +13,7 @@ from bench.experiments.labels import competitor
 from bench.experiments.reference import is_reference
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
 from bench.results.records import StoredGrid
-from reports.tables import rankings, robust, tuning_notes, versions
+from reports.tables import leader, rankings, robust, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,
     collect_runs,
@@ -44,6 +44,7 @@ class Report:
         tables: one per metric; a column never mixes shared and per-client models.
         combined: the one that shows all these metrics side by side; None where each has a table of its own.
         notes: footnotes, plain sentences.
+        first: of a board who is first, and who is not told apart from it; "" of others, and before there are ranks.
         facts: what the numbers of a published layout are, behind its title; "" where footnotes say that.
         cells: one line per cell and metric, accuracies in percent, not rounded.
         choices: tables of chosen hyper-parameters, one per metric with a choice.
@@ -68,6 +69,7 @@ class Report:
     spaces: tuple[Table, ...] = ()
     standings_data: pd.DataFrame | None = None
     scores: pd.DataFrame | None = None
+    first: str = ""
     facts: str = ""
 
     @property
@@ -111,8 +113,9 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
     ranked: tuple[Table, ...] = ()
     cells = pd.concat(by_metric.values(), ignore_index=True)
     notes = [*footnotes(grid, records, cells, value)]
+    own_runs = functools.partial(runs_of, value=value)
     if standings is not None:
-        notes += rankings.footnotes(standings, cells, grid)
+        notes += rankings.footnotes(standings, cells, grid, own_runs)
         ranked = tuple(rankings.arrange(standings, grid)) if len(standings) else ()
     return Report(
         name=f"{grid['grid']}@{grid['budget']}" + (f"-{value}" if value != own_value(grid) else ""),
@@ -130,6 +133,7 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
         spaces=tuple(rankings.in_order(filter(None, [tuning_notes.spaces(grid)]), standings, grid)),
         standings_data=standings,
         scores=scores,
+        first=leader.sentence(standings, cells, grid, own_runs),
     )
 
 

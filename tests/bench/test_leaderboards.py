@@ -153,7 +153,7 @@ def test_each_personal_method_has_one_row_beside_local_and_fine_tuned_fedavg():
             assert (cell.config.algorithm["finetune_length"], cell.config.algorithm["finetune_unit"]) == (5, "epochs")
 
 
-def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_notes_name_all():
+def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_notes_and_marks_name_all():
     grid, configs = load_grid("leaderboard_personal"), one_of_each("leaderboard_personal", "label-2")
     after, before = (note for note in grid.report.notes if isinstance(note, str) and note.startswith("Scored "))
     assert after.startswith("Scored after ") and before.startswith("Scored before ")
@@ -162,6 +162,7 @@ def test_all_personal_methods_with_a_choice_are_scored_after_local_training_and_
         title = algorithms.title_of(method).removesuffix(" (personal)")
         named = [re.search(rf"(?<![-\w]){title}\b", note) is not None for note in (after, before)]
         assert sum(named) == 1 and (named[0] or "scored" not in config.algorithm), method
+        assert grid.report.names["algorithm"].get(method, title) == title + " (before)" * named[1]
 
 
 @pytest.fixture(scope="module")

@@ -226,6 +226,21 @@ def test_describe_counts_trials_examples_and_bytes(bench):
     assert ("cifar10", "centralized", "3", "3", "3", "0", "30.0", "0.00") in lines
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--budget", "smoke"], "Budget smoke: seed 0 alone; the grid has 0, 1, 2, 3, 4."),
+        (["--budget", "smoke", "--seeds", "0,1"], ""),
+        ([], ""),
+    ],
+)
+@pytest.mark.parametrize("command", [["describe"], ["run", "--dry-run"]])
+def test_seeds_that_a_budget_leaves_out_are_said(bench, command, options, said):
+    cells = ("--grid", "leaderboard_fmnist", "--only", "algorithm=fedavg,partition=label-2")
+    text = bench(*command, *cells, *options)[1]
+    assert said in text if said else "the grid has" not in text
+
+
 def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     arguments = ("describe", "--grid", "fedcollab_table1", "--only", "dataset=fmnist,algorithm=local|fedavg")
     code, text = bench(*arguments, "--budget", "smoke")

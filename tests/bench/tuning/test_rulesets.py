@@ -140,6 +140,10 @@ def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may
         (["--ruleset", "defaults", "--samples", "3"], "--samples: the ruleset defaults searches nothing; leave one"),
         (["--ruleset", "defaults", "--studies", "3"], "--studies: the ruleset defaults searches nothing"),
         (["--ruleset", "defaults", "--seeds", "0"], "--seeds: the ruleset defaults decides that itself"),
+        (
+            ["--ruleset", "defaults", "--budget", "smoke", "--seeds", "0,1"],
+            "leave one of the two out, or set seeds in the grid, as budgets: {smoke: {seeds: [0,1]}}.",
+        ),
         (["--ruleset", "tuned", "--executor", "local"], "leave --executor local out, or take --ruleset defaults."),
         (["--studies", "3"], "--studies is for --ruleset tuned; leave it out, or name that ruleset."),
     ],

@@ -161,16 +161,45 @@ def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report
     assert "a run that has diverged or failed is behind all others" in text and "Not in the ranks" not in text
 
 
-def test_a_run_that_has_failed_is_behind_all_others_and_a_setting_in_which_one_is_missing_is_named(board):
+def test_a_run_that_has_failed_is_behind_all_others(board):
     for row in ROWS[:2]:
-        board.add(row, "scaffold", [0.9, "failed" if row == ROWS[0] else None])
+        board.add(row, "scaffold", [0.9, "failed"])
         board.add(row, "fedrs", [0.1, 0.1])
     board.row_order += [["scaffold"], ["fedrs"]]
-    text = api.render(board.save(), "small_table", "paper")
-    found = api.GridReport(board.folder, "small_table", "paper").build().standings_data
-    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")].set_index("column")["value"]
-    assert ranks["scaffold"] == (1 + 5) / 2 and ranks["fedrs"] == (5 + 4) / 2 and set(found["rows"]) == {2}
-    assert "- Not in the ranks: #C = 3, where these have not ended: SCAFFOLD." in text
+    ranks, lines = ranks_of(board)
+    assert ranks["scaffold"] == (1 + 5 + 1.5 + 4.5) / 4 and ranks["fedrs"] == (5 + 4 + 5 + 3) / 4
+    assert set(lines["rows"]) == {4}
+
+
+def ranks_of(board):
+    """Ranks by accuracy, and all their lines."""
+    found = api.GridReport(board.save(), "small_table", "paper").build().standings_data
+    found = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")]
+    return found.set_index("column")["value"].to_dict(), found
+
+
+@pytest.mark.parametrize("scores", [None, [0.9, None]])
+def test_a_method_that_lacks_a_setting_is_not_ranked_and_takes_it_from_nobody(board, scores):
+    before, _ = ranks_of(board)
+    board.add(ROWS[0], "scaffold", [0.9, 0.9])
+    if scores:
+        board.add(ROWS[1], "scaffold", scores)
+    board.row_order += [["scaffold"]]
+    assert ranks_of(board)[0] == before
+    text = api.render(board.folder, "small_table", "paper")
+    assert "- Not ranked, as runs in #C = 3 are missing or have not ended: SCAFFOLD." in text
+    assert "Not in the ranks" not in text
+
+
+def test_a_setting_that_few_methods_have_is_in_no_rank_and_named(board):
+    before, _ = ranks_of(board)
+    for row in (ROWS[2], ROWS[3]):
+        board.add(row.replace("svhn", "cifar10").replace("label-", "dir-0."), "moon", [0.9, 0.9])
+    assert ranks_of(board)[0] == before
+    text = api.render(board.folder, "small_table", "paper")
+    for name in ("Dir(0.2)", "Dir(0.3)"):
+        assert f"- Not in the ranks: {name}, where only these have ended: MOON." in text
+    assert "Not ranked" not in text
 
 
 def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
@@ -196,12 +225,47 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     board.cells = [cell for cell in board.cells if cell["seed"] == 0]
     text = api.render(board.save(), "small_table", "paper")
     assert "- Mean ranks (1 is the best)" in text and "In brackets, here" not in text
+    assert "Nothing says whether others differ from it: that needs two seeds of each partition." in text.splitlines()[2]
     assert "No intervals where a partition has one seed alone: how far seeds move a number is not known then." in text
     below = text[text.index("## Mean ranks") :]
     assert not [line for line in below.splitlines() if line.startswith("| FedProx") and "[" in line]
     report = api.GridReport(board.folder, "small_table", "paper")
     ranks, _ = charts_of_board(report.build(), report.expanded)
     assert "intervals" not in ranks["note"] and len(ranks["spec"]["layer"]) == 1 and "low" not in ranks["points"][0]
+
+
+@pytest.mark.parametrize(
+    "of_fedavg, said",
+    [
+        (
+            [0.60, 0.40],
+            "Not significantly different from FedProx in any partition (paired t-test, level 0.05): FedAvg.",
+        ),
+        ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
+    ],
+)
+def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(board, of_fedavg, said):
+    """MOON has lost a run; FedAvg is ten points behind with both seeds of a partition, or with one."""
+    for cell in [cell for cell in board.cells if (cell["partition"], cell["algorithm"]) == ("label-2", "fedavg")]:
+        board.cells.remove(cell)
+    board.add(ROWS[0], "fedavg", of_fedavg)
+    first = api.render(board.save(), "small_table", "paper").splitlines()[2]
+    assert first.startswith(
+        "First by mean rank of accuracy: FedProx (1.1 [1.0, 1.2], too narrow, over 4 pairs of partition"
+    )
+    assert first.endswith(said)
+    report = api.GridReport(board.folder, "small_table", "paper")
+    assert f"<p>{first}</p>" in report.render(format="html")
+    assert (
+        "lines are 95 % intervals, too narrow, of few pairs; "
+        in charts_of_board(report.build(), report.expanded)[0]["note"]
+    )
+
+
+def test_a_board_of_a_smoke_budget_says_that_who_is_first_means_nothing(board):
+    board.budget = "smoke"
+    first = api.render(board.save(), "small_table", "smoke").splitlines()[2]
+    assert "and seed). Accuracies of a smoke budget mean nothing." in first
 
 
 def test_a_board_says_how_likely_each_method_is_better_than_another(board):

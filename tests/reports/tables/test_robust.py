@@ -62,3 +62,14 @@ def test_a_setting_is_resampled_within_itself():
     strata = [np.array([0, 2]), np.array([1, 3, 4])]
     drawn = robust.resampled(strata, np.random.default_rng(0))
     assert drawn.shape == (robust.RESAMPLES, 5) and {*drawn[:, :2].flat} == {0, 2} and {*drawn[:, 2:].flat} == {1, 3, 4}
+
+
+def test_a_point_behind_is_within_one_point_whatever_binary_numbers_say():
+    assert 64.4 - 63.4 > 1
+    scores = pd.DataFrame({"a": [64.4, 64.4], "b": [63.4, 63.3]}, PAIRS[:2])
+    within = {
+        one["column"]: one["value"]
+        for one in robust.measures(scores, ["partition"], "")
+        if one["measure"] == "within_1"
+    }
+    assert within == {"a": 100, "b": 50} and robust.profiles(scores)["b"][0].tolist() == [1.0, 1.1]

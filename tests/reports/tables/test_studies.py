@@ -109,13 +109,18 @@ def test_one_study_of_one_configuration_is_no_plural(board):
     assert "over 1 study, a study is" in text and "1 study per cell. Each draws 1 configuration at random" in text
 
 
-def test_a_board_names_the_methods_whose_paper_was_not_at_hand(board):
+@pytest.mark.parametrize("of_paper", [False, True])
+@pytest.mark.parametrize("is_board", [True, False])
+def test_a_table_of_one_s_own_names_the_methods_whose_paper_was_not_at_hand(board, is_board, of_paper):
+    if not is_board:
+        board.ruleset, board.report["standings"] = {}, False
+    if of_paper:
+        board.reproduces = {"paper": "fedconcat", "table": 1}
     assert "not at hand" not in api.render(board.save(), "small_table", "paper")
     for method in ("feddc", "fedamp", "scaffold"):
         board.add("cifar10 label-2", method, [0.5] * 6)
-    assert "as the text of the paper was not at hand: FedDC, FedAMP.\n" in api.render(
-        board.save(), "small_table", "paper"
-    )
+    said = "as the text of the paper was not at hand: FedDC, FedAMP.\n"
+    assert (said in api.render(board.save(), "small_table", "paper")) is not of_paper
 
 
 def test_a_board_of_one_search_seed_says_so_in_its_title(board):

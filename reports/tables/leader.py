@@ -1,0 +1,62 @@
+"""The sentence that a board begins with: who is first, and which methods are not told apart from it."""
+
+import math
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from bench.results.metrics import METRICS
+from bench.results.records import StoredGrid
+from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board
+from reports.tables.footnotes import is_smoke
+from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
+from reports.tables.significance import LEVEL, compare_with_best
+
+
+def sentence(
+    found: pd.DataFrame | None, cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd.DataFrame]
+) -> str:
+    """Who is first by the first ranks of a board, and which methods differ from it significantly in no setting; "" without
+    ranks.
+
+    A method of which a run has diverged or failed is none of these.
+
+    Args:
+        found: standings of all metrics.
+        cells: of all metrics.
+        runs_of: the runs of a metric.
+    """
+    if found is None or found.empty or not is_board(grid):
+        return ""
+    metric, setting = found["metric"].iloc[0], contest_name(grid)
+    ranks = found[(found["metric"] == metric) & (found["measure"] == "mean_rank")].sort_values("value", kind="stable")
+    names = names_of_competitors(grid)
+
+    def listed(those: Iterable[str]) -> str:
+        return ", ".join(names.value(" ".join(compared_keys(grid)), one).plain for one in those)
+
+    leader = ranks.iloc[0]
+    tied = ranks.loc[ranks["value"] == leader["value"], "column"]
+    interval = "" if math.isnan(leader["low"]) else f" [{leader['low']:.1f}, {leader['high']:.1f}]"
+    narrow = ", too narrow" if interval and leader["rows"] < FEW_ROWS else ""
+    first = (
+        f"First by mean rank of {METRICS[metric].title}: {listed(tied)} ({leader['value']:.1f}{interval}{narrow}, "
+        f"over {leader['rows']} pairs of {setting} and {unit(grid)})."
+        f"{' Accuracies of a smoke budget mean nothing.' * is_smoke(grid)}"
+    )
+    own = cells[cells["metric"] == metric].reset_index(drop=True)
+    own["competitor"] = competitors_of(own, grid)
+    own = own[own["competitor"].isin(ranks["column"])]
+    setting_of = pd.MultiIndex.from_frame(own[contest_keys(grid)])
+    of_leader = (own["competitor"] == leader["column"]).to_numpy()
+    against = pd.Series(setting_of.map(dict(zip(setting_of[of_leader], own.index[of_leader], strict=True))), own.index)
+    p_values = compare_with_best(own, runs_of(metric), contest_keys(grid), metric, against)["p_value"]
+    if p_values.isna().all():
+        return f"{first} Nothing says whether others differ from it: that needs two {unit(grid)}s of each {setting}."
+    apart = own.loc[(p_values <= LEVEL) | (own["diverged"] + own["failed"] > 0), "competitor"]
+    alike = [one for one in ranks["column"][1:] if one not in set(apart)]
+    if not alike:
+        return f"{first} Each of the others differs from it significantly in a {setting}, or has lost a run."
+    those = "all others" if len(alike) == len(ranks) - 1 else listed(alike)
+    from_it = f"Not significantly different from {listed([leader['column']])} in any {setting}"
+    return f"{first} {from_it} (paired t-test, level {LEVEL:g}): {those}."
