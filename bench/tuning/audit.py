@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from bench import references
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError
@@ -189,7 +190,8 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
     chosen, unknown = _choices(store, spec, held, searches, there, layout)
     given = _by_place(with_chosen(selection, spec, chosen), layout)
     cells = [cell for cell in stored["cells"] if cell["run"]]
-    noted = {_place(layout, cell) for cell in cells if (store.record(cell["run"] or "") or {}).get("data_note")}
+    records = {_place(layout, cell): store.record(cell["run"] or "") for cell in cells}
+    noted = {place for place, record in records.items() if record and record.get("data_note")}
     on_images = _on_images(store, selection, spec, [(there[place], given.get(place)) for place in noted], data_dir)
     if not isinstance(on_images, str):
         fitting = _by_place(with_chosen(on_images, spec, chosen), layout)
@@ -248,6 +250,8 @@ def _on_images(
         if cell is None or record is None:
             continue
         config = cell.config
+        if references.is_dataset(config.dataset) and references.read(config.dataset) is None:
+            return f"{config.dataset} is a path, which may lead to any file of this machine"
         try:
             images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
         except DataError as error:
@@ -310,7 +314,7 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
     proposed = stored["proposed"][: search.wanted]
     if search.searcher == "random":
         for number, (params, drawn) in enumerate(zip(proposed, draws(search, len(proposed)), strict=False), start=1):
-            if params != drawn:
+            if not _is_drawn(params, drawn):
                 raise _Contradiction(
                     f"configuration {number} of the search {name} is {params}, but by its seeds {drawn} is drawn"
                 )
@@ -328,6 +332,16 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
     outcomes = ranked(search, proposed, ended)
     best = best_of(outcomes, tuning)
     return describe_choice(search, best, outcomes) if best else f"the search {name} has no configuration to choose"
+
+
+def _is_drawn(params: Mapping[str, Any], drawn: Mapping[str, Any]) -> bool:
+    """Whether both are one configuration, but for the last digits, which depend on the machine."""
+    return params.keys() == drawn.keys() and all(
+        math.isclose(value, drawn[key], rel_tol=1e-9)
+        if isinstance(value, float) and isinstance(drawn[key], float)
+        else value == drawn[key]
+        for key, value in params.items()
+    )
 
 
 def stops_of_searches(store: Store) -> dict[str, str]:
