@@ -19,7 +19,7 @@ from bench.config.resolve import resolve, trained_by
 from bench.config.schema import RunConfig, run_id
 from bench.config.stale import changes, what_changed
 from bench.determinism import make_deterministic
-from bench.errors import ConfigError
+from bench.errors import ConfigError, in_short
 from bench.execution import agreement
 from bench.experiments.one_run import prepare
 from bench.profiling import device_name, processor_name
@@ -139,8 +139,7 @@ class Verifier:
         except _EarlierVersion as error:
             return Verdict(EARLIER_VERSION, f"cannot be compared: {error}", 0, len(rows))
         except (ConfigError, DataError) as error:
-            said = _in_a_line(error).partition(" Known: ")[0]  # over a hundred names
-            return Verdict(NOT_TRAINED, f"cannot be trained here: {said}", 0, len(rows))
+            return Verdict(NOT_TRAINED, f"cannot be trained here: {in_short(error)}", 0, len(rows))
         except Exception as error:  # of a method, or of a config that never was that of a run
             return Verdict(NOT_TRAINED, f"cannot be trained here: it ends with {_named(error)}", 0, len(rows))
         if is_stopped and run not in stops and verdict.result in CONFIRMED:
@@ -150,7 +149,7 @@ class Verifier:
 
     def _failed(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Verdict:
         """Whether a run that has failed by its record fails here, too, whatever engine that names."""
-        said = f"its record says that it failed: {_in_a_line(record.get('reason', ''))}"
+        said = f"its record says that it failed: {' '.join(record.get('reason', '').split())}"
         trained, as_here, of = trained_by(config), cast(RunRecord, {}), config.rounds
         try:
             run = self._make(config, images, as_here, device)
@@ -316,12 +315,8 @@ def _code(store: Store, record: RunRecord, config: RunConfig) -> str:
     return said + agreement.unsaid(record)
 
 
-def _in_a_line(text: object) -> str:
-    return " ".join(str(text).split())
-
-
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {_in_a_line(error)[:300]}"
+    return f"{type(error).__name__}: {in_short(error)[:300]}"
 
 
 def _train(run: Run, until: int, limits: Limits) -> None:

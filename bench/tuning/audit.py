@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from bench import references
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import RunConfig, run_id
-from bench.errors import ConfigError
+from bench.errors import ConfigError, in_short
 from bench.execution import agreement
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell, cell_key, is_laid_out_as
@@ -71,9 +71,9 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Pa
     except _Contradiction as error:
         return Audit(True, f"DIFFERS: {error}")
     except (ValueError, OSError) as error:
-        return Audit(False, f"cannot be expanded here: {' '.join(str(error).split())}")
+        return Audit(False, f"cannot be expanded here: {in_short(error)}")
     except Exception as error:  # of the code of a lab, or of a file that no version of the program has written
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        said = f"{type(error).__name__}: {in_short(error)[:300]}"
         return Audit(False, f"cannot be expanded here: it ends with {said}")
 
 
@@ -255,7 +255,7 @@ def _on_images(
         try:
             images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
         except DataError as error:
-            return " ".join(str(error).split())
+            return in_short(error)
         if other := agreement.other_images(record, images):
             return other
         found[config.dataset] = images
