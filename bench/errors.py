@@ -3,6 +3,7 @@
 import difflib
 import itertools
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -107,6 +108,11 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
     """
     known = list(known)
     return f"Unknown {kind} {str(got)!r}.{suggestion(got, known)} Known: {', '.join(known)}."
+
+
+def in_short(error: BaseException) -> str:
+    """What an error says, in one line, without the names that are known: there may be over a hundred."""
+    return re.sub(r" Known: [^.]*\.", "", " ".join(str(error).split()))
 
 
 def suggestion(got: object, known: Iterable[str]) -> str:

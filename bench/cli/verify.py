@@ -3,18 +3,22 @@
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import explained, meant_grids, name_damaged, say, warn
+from bench.cli.console import counted, explained, meant_grids, name_damaged, say
 
 if TYPE_CHECKING:
-    from bench.execution.verification import Limits
+    from bench.execution.verification import Limits, Verdict
+    from bench.results.records import Config
     from bench.results.store import Store
+    from bench.tuning.audit import Audit
+
+    Drawn = dict[str, list[Store]]  # run -> the directories that hold it, with other files each
 
 
 def verify(
@@ -60,8 +64,8 @@ def verify(
     """Train stored runs again and compare them, round by round: equal, within a tolerance, or different, and why. Of each
     stored grid, say whether its cells and the choices of its searches follow from its file.
 
-    Exit status 0 if runs were compared and nothing differs, 1 if a run or a grid does or a file is damaged, 2 if no run could
-    be compared.
+    Exit status 0 if every drawn run is confirmed and every stored grid follows from its file, 1 if one differs or a file is
+    damaged, 2 if nothing differs, but something could not be compared.
     """
     with explained():
         _check(sample, all_, rounds, minutes, tolerance, write, author)
@@ -69,23 +73,51 @@ def verify(
 
         with opened(results) as first:
             stores = _stores(first)
-            runs, damaged = _runs(stores, grid, results)
+            grids = [(store, label) for store in stores for label in meant_grids(store, *given.stored_name(grid, None))]
+            runs = _runs(stores, grids if grid else None)
+            damaged = {path for store in stores for path in store.damaged}
+            if not runs and not damaged:
+                of = f" of {grid}" if grid else ""
+                raise ValueError(f"No run{of} has ended in {results}; there is nothing to verify.")
             from bench.execution.verification import WHOLE, Limits
 
-            differing = _audit(stores, grid)
+            file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
+            audits = _audit(stores, grids, file, data_dir)
             drawn, by = _draw(runs, None if all_ else 20 if sample is None else sample, seed, results)
             limits = WHOLE if whole else Limits(minutes, rounds)
-            counts = _verify(drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
+            verified = _verify(stores, drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
             _say_facts(drawn)
+            for store in stores:  # what was read after the runs were drawn
+                damaged = name_damaged(store, looked=True, named=damaged)
+    status, line = _outcome(verified, audits, len(damaged))
+    say(line)
+    if status:
+        raise typer.Exit(status)
+
+
+def _outcome(verified: "Sequence[tuple[str, str]]", audits: "Sequence[Audit]", damaged: int) -> tuple[int, str]:
+    """The exit status, and the last line.
+
+    Args:
+        verified: method and result of each run that was trained again.
+        damaged: number of files.
+    """
     from bench.results.verified import CONFIRMED, DIFFERS
 
-    counts |= {"damaged": len(damaged)} if damaged else {}
-    say((", ".join(f"{count} {result}" for result, count in counts.items()) or "no run compared") + ".")
+    counts = Counter(result for _, result in verified)
+    differing, left = sum(one.differs for one in audits), sum(not (one.differs or one.follows) for one in audits)
+    said = [f"{count} {result}" for result, count in counts.items()] or ["no run compared"]
+    said += [f"{damaged} damaged"] if damaged else []
+    said += [f"{counted(differing, 'grid')} {DIFFERS}"] if differing else []
+    said += [f"{counted(left, 'grid')} not confirmed"] if left else []
+    line = ", ".join(said)
     if counts[DIFFERS] or damaged or differing:
-        raise typer.Exit(1)
-    if not any(counts[result] for result in CONFIRMED):
-        warn("error: No run could be compared; the lines above say why.")
-        raise typer.Exit(2)
+        return 1, f"{line}."
+    confirmed = {method for method, result in verified if result in CONFIRMED}
+    if not left and confirmed and all(result in CONFIRMED for result in counts):
+        return 0, f"{line}."
+    without = sorted({method for method, _ in verified} - confirmed)
+    return 2, line + (f"; no run of {', '.join(without)} was confirmed." if without else ".")
 
 
 class _Writing(NamedTuple):
@@ -132,56 +164,43 @@ def _stores(first: "Store") -> "list[Store]":
     return stores
 
 
-def _look_into(store: "Store", grid: str | None, runs: "dict[str, Store]") -> set[Path]:
-    """Adds the runs of a directory that have ended and not failed, of one grid or all; returns its damaged files."""
-    name, budget = given.stored_name(grid, None)
-    labels = meant_grids(store, name, budget) if grid else []
-    if not grid:
-        name_damaged(store)
-    records = [store.records_of(found) for label in labels if (found := store.grid(label))]
-    for run, record in {
-        run: record for one in (records if grid else [store.records()]) for run, record in one.items()
-    }.items():
-        if record["status"] != "failed":
-            runs.setdefault(run, store)
-    return {*store.damaged}
-
-
-def _runs(stores: "list[Store]", grid: str | None, results: Path) -> "tuple[dict[str, Store], set[Path]]":
-    """The runs that may be drawn, of two directories that hold one the first, and the damaged files.
-
-    Raises:
-        ValueError: if there is neither.
+def _runs(stores: "list[Store]", grids: "list[tuple[Store, str]] | None") -> "Drawn":
+    """The runs that may be drawn: those that have ended, of some grids or all. A run that several directories hold counts once,
+    with each of them where its files are others.
     """
-    runs: dict[str, Store] = {}
-    damaged: set[Path] = set()
-    for store in stores:
-        damaged |= _look_into(store, grid, runs)
-    if not runs and not damaged:
-        raise ValueError(f"No run{f' of {grid}' if grid else ''} has ended in {results}; there is nothing to verify.")
-    return runs, damaged
+    from bench.results.verified import digest_of
+
+    runs: Drawn = {}
+    held = [(store, store.records()) for store in stores] if grids is None else []
+    held += [(store, store.records_of(found)) for store, label in grids or () if (found := store.grid(label))]
+    for store, records in held:
+        for run in records:
+            copies = runs.setdefault(run, [])
+            if not copies or digest_of(store, run) not in {digest_of(other, run) for other in copies}:
+                copies.append(store)
+    return runs
 
 
-def _audit(stores: "list[Store]", grid: str | None) -> bool:
-    """Says of each grid whether it follows from its file; returns whether one does not."""
+def _audit(
+    stores: "list[Store]", grids: "list[tuple[Store, str]]", file: Path | None, data_dir: Path | None
+) -> "list[Audit]":
+    """Says of each grid whether it follows from its file."""
     from bench.tuning.audit import audit
 
-    name, budget = given.stored_name(grid, None)
-    file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
-    differing = False
-    for store in stores:
-        for label in meant_grids(store, name, budget):
-            stored = store.grid(label)
-            if stored:
-                found = audit(store, stored, file)
-                say(f"{label}: {found.says}")
-                differing |= found.differs
-    return differing
+    audits = []
+    for store, label in grids:
+        if stored := store.grid(label):
+            audits.append(audit(store, stored, file, data_dir and data_dir.absolute()))
+            say(f"{label}{_place(store, stores)}: {audits[-1].says}")
+    return audits
 
 
-def _draw(
-    runs: "dict[str, Store]", number: int | None, seed: int | None, results: Path
-) -> "tuple[dict[str, Store], int | None]":
+def _place(store: "Store", stores: "Sequence[Store]") -> str:
+    """ " in NAME" where several directories are looked at."""
+    return f" in {store.folder.name}" if len(stores) > 1 else ""
+
+
+def _draw(runs: "Drawn", number: int | None, seed: int | None, results: Path) -> "tuple[Drawn, int | None]":
     """So many of the runs, all for None, and the seed that has drawn them, None if all were taken; says so."""
     from bench.execution.verification import draw
 
@@ -190,7 +209,7 @@ def _draw(
     else:  # a known seed would say which runs nobody looks at
         by = secrets.randbelow(2**32) if seed is None else seed
         drawn = draw([*runs], number, by)
-    searched = sum((runs[run].config(run) or {}).get("split") == "validation" for run in drawn)
+    searched = sum((runs[run][0].config(run) or {}).get("split") == "validation" for run in drawn)
     of_searches = f", {searched} of them of searches, which boards do not list" if searched else ""
     say(
         f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}"
@@ -200,37 +219,55 @@ def _draw(
 
 
 def _verify(
-    runs: "Mapping[str, Store]", limits: "Limits", tolerance: float, data_dir: Path | None, writing: _Writing
-) -> "Counter[str]":
-    """Trains runs of stores again, says what came out of each, and writes it; returns result -> number of runs."""
-    from bench.config.code_version import facts_of
+    stores: "Sequence[Store]",
+    runs: "Drawn",
+    limits: "Limits",
+    tolerance: float,
+    data_dir: Path | None,
+    writing: _Writing,
+) -> list[tuple[str, str]]:
+    """Trains runs again, says what came out of each copy, and writes it; returns the method and the result of each."""
     from bench.execution.verification import Verifier
     from bench.references import without_digest
+    from bench.results.verified import CONFIRMED, DIFFERS
+    from bench.tuning.audit import stops_of_searches
+
+    verifier = Verifier(stores, data_dir and data_dir.absolute(), limits, tolerance)
+    stops = {store.folder: stops_of_searches(store) for store in stores}
+    results = []
+    for run, copies in runs.items():
+        verdicts = []
+        for store in copies:
+            config, verdict = store.config(run), verifier.verify(store, run, stops[store.folder])
+            if config is None:  # changed since it was drawn
+                continue
+            names = [without_digest(config[key]) for key in ("dataset", "partition")]
+            method = config["algorithm"]["name"]
+            place = _place(store, stores)
+            say(f"{run}  {' '.join(names)} {method} seed {config['seed']}{place}: {verdict.says}")
+            results.append((method, verdict.result))
+            verdicts.append((verdict, store, config))
+        if writing.file and verdicts:  # of several copies the one that differs, so that no other one hides it
+            _write(run, *max(verdicts, key=lambda one: (one[0].result == DIFFERS, one[0].result in CONFIRMED)), writing)
+    return results
+
+
+def _write(run: str, verdict: "Verdict", store: "Store", config: "Config", writing: _Writing) -> None:
+    """Adds what came out for a run to the file for boards."""
+    from bench.config.code_version import facts_of
     from bench.results import verified
 
-    folder = data_dir and data_dir.absolute()
-    verifiers = {store.folder: Verifier(store, folder, limits, tolerance) for store in runs.values()}
-    counts: Counter[str] = Counter()
-    for run, store in runs.items():
-        config, verdict = store.config(run), verifiers[store.folder].verify(run)
-        if config is None:  # changed since it was drawn
-            continue
-        counts[verdict.result] += 1
-        names = [without_digest(config[key]) for key in ("dataset", "partition")]
-        say(f"{run}  {' '.join(names)} {config['algorithm']['name']} seed {config['seed']}: {verdict.says}")
-        if writing.file:
-            try:
-                code = facts_of(config)["commit"]
-            except (LookupError, ValueError, OSError, SyntaxError):  # of a method that is not here
-                code = "unknown"
-            about: dict[str, Any] = {"by": writing.author, "when": time.strftime("%Y-%m-%d"), "code": code}
-            about |= {} if writing.seed is None else {"seed": writing.seed}
-            numbers = {"result": verdict.result, "rounds": verdict.rounds, "of": verdict.of, **verdict.numbers}
-            verified.write(writing.file, {run: {**numbers, **about, "files": verified.digest_of(store, run)}})
-    return counts
+    try:
+        code = facts_of(config)["commit"]
+    except (LookupError, ValueError, OSError, SyntaxError):  # of a method that is not here
+        code = "unknown"
+    about: dict[str, Any] = {"by": writing.author, "when": time.strftime("%Y-%m-%d"), "code": code}
+    about |= {} if writing.seed is None else {"seed": writing.seed}
+    numbers = {"result": verdict.result, "rounds": verdict.rounds, "of": verdict.of, **verdict.numbers}
+    verified.write(writing.file, {run: {**numbers, **about, "files": verified.digest_of(store, run)}})
 
 
-def _say_facts(runs: "Mapping[str, Store]") -> None:
+def _say_facts(runs: "Drawn") -> None:
     """In what code, machine and libraries of the runs differ from those here."""
     import platform
 
@@ -250,7 +287,8 @@ def _say_facts(runs: "Mapping[str, Store]") -> None:
         "numpy": np.__version__,
         "skewbench": bench.__version__,
     }
-    there = facts_of({run: {**record} for run, store in runs.items() if (record := store.record(run))})
+    copies = [(run, store) for run, stores in runs.items() for store in stores]
+    there = facts_of({f"{store.folder}/{run}": {**record} for run, store in copies if (record := store.record(run))})
     for name, now in here.items():
         then = there.get(name, [])
         if then != [now]:

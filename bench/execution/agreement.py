@@ -69,11 +69,13 @@ def _close(found: float | None, value: float) -> bool:
 
 
 def wrong_end(record: RunRecord, rows: Sequence[RoundRow], config: RunConfig, rounds: int) -> str:
-    """Why a record ends earlier than its config, though nothing can have ended it; "" if something can.
+    """Why a record ends earlier than its config, though nothing can have ended it, or not where it says; "" if all can be.
 
     Args:
         rounds: that a run of the config has.
     """
+    if record["status"] == "stopped" and len(rows) >= rounds:
+        return f"the end: its status is stopped, but it has all {rounds} rounds"
     if record["status"] != "done" or config.callbacks or len(rows) == rounds:
         return ""
     return f"the last round: it has {len(rows)} rounds, but its config {rounds}"
@@ -82,9 +84,17 @@ def wrong_end(record: RunRecord, rows: Sequence[RoundRow], config: RunConfig, ro
 def other_images(record: RunRecord, images: Dataset) -> str:
     """In what the images of a record are others than those here."""
     there = record.get("data", {}).get("digest")
+    if there is None and (found := other_note(record, images)):
+        return f"its record does not say the digest of its images, and other things of them: {found}"
     if there in (None, images.digest):
         return ""
     return f"its images of {images.name} have the digest {there}, those here {images.digest}"
+
+
+def other_note(record: RunRecord, images: Dataset) -> str:
+    """What a record says of how its images differ from the complete dataset, where that is not so of those here."""
+    there = record.get("data_note", images.note)
+    return "" if there == images.note else f"its data_note is {there!r}, that of the images here {images.note!r}"
 
 
 def other_partition(record: RunRecord, run: Run) -> str:

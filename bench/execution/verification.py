@@ -5,11 +5,11 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from bench.config.resolve import resolve, trained_by
 from bench.config.schema import RunConfig, run_id
 from bench.config.stale import changes, what_changed
 from bench.determinism import make_deterministic
-from bench.errors import ConfigError
+from bench.errors import ConfigError, in_short
 from bench.execution import agreement
 from bench.experiments.one_run import prepare
 from bench.profiling import device_name, processor_name
@@ -28,9 +28,11 @@ from bench.results.metrics import ACCURACIES
 from bench.results.records import Config, RoundRow, RunRecord
 from bench.results.store import Store
 from bench.results.verified import (
+    CONFIRMED,
     DIFFERS,
     EARLIER_VERSION,
     EQUAL,
+    FAILED_AGAIN,
     FIRST_EQUAL,
     FIRST_WITHIN,
     NOT_TRAINED,
@@ -91,41 +93,78 @@ def draw(run_ids: Sequence[str], number: int, seed: int) -> list[str]:
 
 
 class Verifier:
-    """Trains runs of a results directory again, one after another in this process. Nothing is written."""
+    """Trains runs of results directories again, one after another in this process. Nothing is written."""
 
-    def __init__(self, store: Store, data_dir: Path | None, limits: Limits, tolerance: float):
+    def __init__(self, stores: Iterable[Store], data_dir: Path | None, limits: Limits, tolerance: float):
         """
         Args:
             tolerance: largest difference of an accuracy, in [0, 1], where the processor, the device or a library is another.
         """
-        self._store, self._data_dir, self._limits, self._tolerance = store, data_dir, limits, tolerance
+        self._data_dir, self._limits, self._tolerance = data_dir, limits, tolerance
         self._base: tuple[str, dict[str, Any]] = ("", {})  # the last one that was trained: its id, its last state
-        for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
-            try:
-                partition_files.parse(f"{references.PARTITION}:{kept}")  # from now on this process knows it
-            except ValueError as error:
-                store.damaged[kept] = str(error).removeprefix(str(kept)).strip(" .")
+        self._last: tuple[tuple[Any, ...], Run | None] = (
+            (),
+            None,
+        )  # that was trained to its end: how, and what came out
+        for store in stores:
+            for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
+                try:
+                    partition_files.parse(f"{references.PARTITION}:{kept}")  # from now on this process knows it
+                except ValueError as error:
+                    store.damaged[kept] = str(error).removeprefix(str(kept)).strip(" .")
 
-    def verify(self, run: str) -> Verdict:
-        """Trains a run that has ended, and compares it with what is stored."""
-        config, record, rows = self._store.config(run), self._store.record(run), self._store.rows(run)
-        if config is None or record is None or not rows:
+    def verify(self, store: Store, run: str, stops: Mapping[str, str]) -> Verdict:
+        """Trains a run that has ended, and compares it with what is stored. Several copies of a run that follow each other are
+        trained once, as far as they were trained alike.
+
+        Args:
+            stops: stopped run of a search -> why that cannot have stopped it there; "" if it can.
+        """
+        config, record, rows = store.config(run), store.record(run), store.rows(run)
+        if config is None or record is None or not rows and record["status"] != "failed":
             return Verdict(NOT_TRAINED, "cannot be compared: it has no rounds")
+        is_stopped = record["status"] == "stopped"
         try:
-            if own := agreement.contradiction(record, rows, config):
+            if own := agreement.contradiction(record, rows, config) if rows else "":
                 return Verdict(DIFFERS, f"DIFFERS: {own}", 0, len(rows))
+            if is_stopped and (why := stops.get(run)):
+                return Verdict(DIFFERS, f"DIFFERS: its record says that its search stopped it, but {why}", 0, len(rows))
             resolved, images = self._prepared(run, config)
             if found := agreement.other_images(record, images):
                 return Verdict(OTHER_IMAGES, f"cannot be compared: {found}", 0, len(rows))
             with _as_recorded(record) as device:
-                return self._compared(resolved, images, record, rows, device)
+                if record["status"] == "failed":
+                    return self._failed(resolved, images, record, device)
+                verdict = self._compared(store, resolved, images, record, rows, device)
         except _EarlierVersion as error:
             return Verdict(EARLIER_VERSION, f"cannot be compared: {error}", 0, len(rows))
         except (ConfigError, DataError) as error:
-            return Verdict(NOT_TRAINED, f"cannot be trained here: {' '.join(str(error).split())}", 0, len(rows))
+            return Verdict(NOT_TRAINED, f"cannot be trained here: {in_short(error)}", 0, len(rows))
         except Exception as error:  # of a method, or of a config that never was that of a run
-            said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            return Verdict(NOT_TRAINED, f"cannot be trained here: it ends with {said}", 0, len(rows))
+            return Verdict(NOT_TRAINED, f"cannot be trained here: it ends with {_named(error)}", 0, len(rows))
+        if is_stopped and run not in stops and verdict.result in CONFIRMED:
+            says = f"undecided: {verdict.says}, but no stored search that could have stopped it has proposed it"
+            return replace(verdict, result=UNDECIDED, says=says)
+        return verdict
+
+    def _failed(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Verdict:
+        """Whether a run that has failed by its record fails here, too, whatever engine that names."""
+        said = f"its record says that it failed: {' '.join(record.get('reason', '').split())}"
+        trained, as_here, of = trained_by(config), cast(RunRecord, {}), config.rounds
+        try:
+            run = self._make(config, images, as_here, device)
+            if trained is None:
+                _train(run, run.num_rounds, self._limits)
+            else:
+                self._start_from(trained, run, images, as_here, device)
+        except (ConfigError, DataError):
+            raise
+        except Exception as error:
+            return Verdict(FAILED_AGAIN, f"fails here, too: {_named(error)} ({said})", 0, of)
+        if run.finished:
+            return Verdict(DIFFERS, f"DIFFERS: {said}, but it trains here to its end", len(run.rows), of)
+        lasts = f"it takes over {self._limits.minutes:g} minutes here; --whole trains it"
+        return Verdict(UNEVALUATED, f"not compared: {said}, and {lasts}", len(run.rows), of)
 
     def _prepared(self, run: str, config: Config) -> tuple[RunConfig, Dataset]:
         """Today's config of a run, and its images; raises what `verify` catches."""
@@ -146,27 +185,43 @@ class Verifier:
         return prepare(settings, self._data_dir)
 
     def _compared(
-        self, config: RunConfig, images: Dataset, record: RunRecord, rows: list[RoundRow], device: str
+        self, store: Store, config: RunConfig, images: Dataset, record: RunRecord, rows: list[RoundRow], device: str
     ) -> Verdict:
-        run = self._make(config, images, record, device)
         trained = trained_by(config) if "base_summary" in record else None
+        how = (
+            run_id(config),
+            trained is None,
+            device,
+            torch.get_num_threads(),
+            record.get("engine"),
+            record.get("block"),
+        )
+        last = self._last[1] if self._last[0] == how else None
+        run = last if last and len(last.rows) == len(rows) else self._make(config, images, record, device)
         of = 1 if trained else run.num_rounds
+        code = _code(store, record, config)
+        if note := agreement.other_note(record, images):
+            return Verdict(DIFFERS, f"DIFFERS: {note}{code}", 0, of)
         if found := agreement.other_partition(record, run) or agreement.wrong_end(record, rows, config, of):
-            return Verdict(DIFFERS, f"DIFFERS in {found}{self._code(record, config)}", 0, of)
-        if trained is None:
+            return Verdict(DIFFERS, f"DIFFERS in {found}{code}", 0, of)
+        if run is last:
+            pass
+        elif trained is None:
             _train(run, len(rows), self._limits)
         elif not self._start_from(trained, run, images, record, device):
             lasts = f"which takes over {self._limits.minutes:g} minutes; --whole trains it"
             return Verdict(UNEVALUATED, f"not compared: it starts from the end of {run_id(trained)}, {lasts}", 0, of)
+        if run.finished:
+            self._last = how, run
         by_rounding = functools.partial(self._moved_by_rounding, run, config, images, record, device)
-        return self._judged(run, record, rows, config, device, of, by_rounding)
+        return self._judged(run, record, rows, code, device, of, by_rounding)
 
     def _judged(
         self,
         run: Run,
         record: RunRecord,
         rows: list[RoundRow],
-        config: RunConfig,
+        code: str,
         device: str,
         of: int,
         by_rounding: Callable[[], float],
@@ -188,7 +243,6 @@ class Verifier:
         if unlike and is_rounding and difference not in ("", *_COMPARED):  # of equal rounds all follows that is equal
             clients = known.get("client_accuracies") or (), ended.get("client_accuracies") or ()
             gap = agreement.gap(there, here, clients, self._tolerance, agreement.one_image(run))
-        code = self._code(record, config)
         if gap.may_be_rounding and "base_summary" not in record:
             stored, own = agreement.furthest(there, here), by_rounding()
             if own >= _AS_FAR * stored:
@@ -249,15 +303,20 @@ class Verifier:
         run.start_from_base(self._base[1])
         return True
 
-    def _code(self, record: RunRecord, config: RunConfig) -> str:
-        """ "; its code has changed since: ..." where the record says so, and what the record does not say."""
-        changed = changes(record, config)
-        said = f"; its code has changed since: {what_changed(changed, self._store)}" if changed else ""
-        return said + agreement.unsaid(record)
-
 
 class _EarlierVersion(Exception):
     """A run of an earlier version of a part, whose numbers are others."""
+
+
+def _code(store: Store, record: RunRecord, config: RunConfig) -> str:
+    """ "; its code has changed since: ..." where the record says so, and what the record does not say."""
+    changed = changes(record, config)
+    said = f"; its code has changed since: {what_changed(changed, store)}" if changed else ""
+    return said + agreement.unsaid(record)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {in_short(error)[:300]}"
 
 
 def _train(run: Run, until: int, limits: Limits) -> None:

@@ -127,8 +127,9 @@ def _unpack(file: BinaryIO, folder: Path) -> dict[str, Any]:
         if sum(1 for _ in _ENTRY.finditer(content)) > _MOST:  # before zipfile makes an object of each
             raise _NoBundle(f"holds more than {_MOST:,} files")
     with zipfile.ZipFile(file) as packed:
-        parts = {part.filename: part for part in packed.infolist()}
-        _check(packed.infolist(), size)
+        held = [part for part in packed.infolist() if not (part.is_dir() and part.file_size == 0)]  # of `zip -r`
+        parts = {part.filename: part for part in held}
+        _check(held, size)
         manifest = _manifest_of(packed, parts.pop(MANIFEST, None), len(parts))
         digests = manifest["files"]
         _report_changed(parts.keys() ^ digests.keys())

@@ -368,6 +368,8 @@ class Store:
         """Makes a copy the run of an id."""
         self.quarantine(self.run_folder(run_id))
         os.replace(copy, self.run_folder(run_id))
+        with suppress(OSError):  # others are still there
+            copy.parent.rmdir()
 
     def unfinished(self) -> list[str]:
         """Ids of the runs that were started and have no record; not of damaged ones."""

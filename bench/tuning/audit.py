@@ -3,65 +3,77 @@
 Nothing is trained: the grid is expanded as `run` would do it, and each choice is made again from the stored validation runs.
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from bench.errors import ConfigError
+from bench import references
+from bench.config.resolve import resolve, with_options
+from bench.config.schema import RunConfig, run_id
+from bench.errors import ConfigError, in_short
+from bench.execution import agreement
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell, cell_key, is_laid_out_as
 from bench.experiments.grid_loading import load_grid, single
-from bench.experiments.grid_schema import GridSpec
+from bench.experiments.grid_schema import GridSpec, Layout
 from bench.experiments.images import Images
 from bench.experiments.labels import value_of
 from bench.experiments.selection import Selection, fit_to_images, select_cells, with_chosen
 from bench.experiments.spec import ALL, OWN, PROTOCOL, TUNED, ExperimentSpec, TuningOptions, by_study
 from bench.results.ids import unversioned
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import StoredCell, StoredGrid, StoredLayout
+from bench.results.records import StoredCell, StoredGrid, StoredLayout, StoredSearch
 from bench.results.store import Store
 from bench.tuning.outcomes import ranked, validation_runs
-from bench.tuning.search import Search
+from bench.tuning.search import Search, stops_of
 from bench.tuning.select import best_of, describe_choice, searches_of
-from bench.tuning.study import could_propose
+from bench.tuning.study import could_propose, draws
+from datasets import DataError, Dataset, resized
 
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
 # Settings that may follow from incomplete images.
 _OF_IMAGES = {"clients", "first_clients", "train_examples", "test_examples"}
+# Of the layout of a table: which numbers it shows, under which names, and which of them compete.
+_OF_TABLE = ("rows", "columns", "rounds_shown", "compared", "names")
 
 
 class Audit(NamedTuple):
     """What came out for a stored grid.
 
     Attributes:
-        differs: whether a cell is another one than the grid gives.
+        differs: whether it is another one than its file gives.
         says: the same in one line.
+        follows: whether all of it is what its file gives; False also where a part cannot be known here.
     """
 
     differs: bool
     says: str
+    follows: bool = False
 
 
 class _Contradiction(Exception):
-    """In what the description of a stored grid is not that of its name, or of its rules."""
+    """In what a stored grid, or one of its searches, is not what its name, its file or its rules say."""
 
 
-def audit(store: Store, grid: StoredGrid, file: Path | None = None) -> Audit:
+def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Path | None = None) -> Audit:
     """Expands a stored grid again, and compares its cells.
 
     Args:
         file: the grid's YAML file, where it is not where its author had it.
+        data_dir: with the images, which only cells on incomplete ones need.
     """
     try:
-        return _compared(store, grid, _specs(store, grid, file))
+        return _compared(store, grid, _specs(store, grid, file), data_dir)
     except _Contradiction as error:
         return Audit(True, f"DIFFERS: {error}")
     except (ValueError, OSError) as error:
-        return Audit(False, f"cannot be expanded here: {' '.join(str(error).split())}")
+        return Audit(False, f"cannot be expanded here: {in_short(error)}")
     except Exception as error:  # of the code of a lab, or of a file that no version of the program has written
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        said = f"{type(error).__name__}: {in_short(error)[:300]}"
         return Audit(False, f"cannot be expanded here: it ends with {said}")
 
 
@@ -70,7 +82,7 @@ def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[Experime
 
     Raises:
         ConfigError, OSError: if there is none here.
-        _Contradiction: if it says of itself what its name does not say.
+        _Contradiction: if it says of itself what its name or its file does not say.
     """
     grid, label = _grid(stored, file), f"{stored['grid']}@{stored['budget']}"
     names = sorted(grid.budgets, key=len, reverse=True)
@@ -79,6 +91,7 @@ def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[Experime
         raise ConfigError([f"its grid has no budget of which {stored['budget']} could be a name."])
     if (now := grid.digest(budget)) != stored["digest"]:
         raise ConfigError([f"the file of its grid has changed since (its digest was {stored['digest']} and is {now})."])
+    _check_table(grid, stored)
     rules = stored.get("ruleset")
     spec = ExperimentSpec(
         grid,
@@ -105,12 +118,12 @@ def _grid(stored: StoredGrid, file: Path | None) -> GridSpec:
     name, source = unversioned(stored["grid"]), stored.get("source", "")
     if file:
         return load_grid(str(file))
-    if source:
-        if not Path(source).is_file():  # a pipe would wait for a writer
-            raise ConfigError([f"its file {Path(source).name} is not here; --grid FILE names one."])
+    if source and Path(source).is_file():  # a pipe would wait for a writer
         return load_grid(source)
-    if grid_files.is_ours(name):
-        return load_grid(name)
+    if grid_files.is_ours(name) if not source else name in grid_files.names():
+        return load_grid(name)  # with a source: of the folder of a lab, which may lie elsewhere here
+    if source:
+        raise ConfigError([f"its file {Path(source).name} is not here; --grid FILE names one."])
     first = stored["cells"][0]
     overrides = stored.get("overrides", {})
     settings = {"dataset": first["dataset"], "partition": first["config"]["partition"], "algorithm": first["algorithm"]}
@@ -158,11 +171,12 @@ def _selection(spec: ExperimentSpec) -> Selection:
     return fit_to_images(selection, spec, Images({}, absent, spec.substitutes, {}))
 
 
-def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec]) -> Audit:
+def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec], data_dir: Path | None) -> Audit:
     """What the cells of a stored grid are, compared with those of the experiment whose searches they name.
 
     Raises:
         ConfigError: if it cannot be expanded.
+        _Contradiction: if one of its searches is another one than its rules give.
     """
     layout, found = stored["report"], []
     there = {_place(layout, cell): cell for cell in stored["cells"]}
@@ -174,25 +188,85 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec])
         found, key=lambda one: len(_names(stored) & {search.name for search in one[3].values()})
     )
     chosen, unknown = _choices(store, spec, held, searches, there, layout)
-    given = {_place(layout, cell.to_json()): cell for cell in with_chosen(selection, spec, chosen).selected}
+    given = _by_place(with_chosen(selection, spec, chosen), layout)
     cells = [cell for cell in stored["cells"] if cell["run"]]
+    records = {_place(layout, cell): store.record(cell["run"] or "") for cell in cells}
+    noted = {place for place, record in records.items() if record and record.get("data_note")}
+    on_images = _on_images(store, selection, spec, [(there[place], given.get(place)) for place in noted], data_dir)
+    if not isinstance(on_images, str):
+        fitting = _by_place(with_chosen(on_images, spec, chosen), layout)
+        given |= {place: cell for place, cell in fitting.items() if place in noted}
     labels = [*layout["rows"], layout["columns"]]
-    differing = [
-        f"{' '.join(str(value_of(cell, key)) for key in labels)} seed {cell['seed']}: {difference}"
-        for cell in cells
-        if (difference := _difference(store, cell, given.get(_place(layout, cell))))
-    ]
+    differing = []
+    for cell in cells:
+        place = _place(layout, cell)
+        excused = _OF_IMAGES if place in noted and isinstance(on_images, str) else set[str]()
+        if difference := _difference(cell, given.get(place), excused):
+            names = " ".join(str(value_of(cell, key)) for key in labels)
+            differing.append(f"{names} seed {cell['seed']}: {difference}")
     if differing:
         more = f" (and in {len(differing) - 1} more of {len(cells)} cells)" if len(differing) > 1 else ""
         return Audit(True, f"DIFFERS in {differing[0]}{more}")
-    said = [f"follows its grid in {len(cells)} of {len(given)} cells"]
+    said = ["its stored cell follows" if len(cells) == 1 else f"all {len(cells)} stored cells follow"]
+    if left := len(given) - len(cells):
+        said.append(f"{left} of the grid {'was' if left == 1 else 'were'} not run")
     if searches:
         said.append(f"{len(searches) - len(unknown)} of {len(searches)} choices were made again from validation runs")
     if unknown:
         said.append(f"others cannot be: {unknown[0]}")
+    if isinstance(on_images, str):
+        said.append(
+            f"of {len(noted)} on incomplete images nobody can tell here how many examples they have: {on_images}"
+        )
     if not is_laid_out_as(spec.grid, stored):
         said.append("the title or the layout of its table is another one")
-    return Audit(False, "; ".join(said))
+    return Audit(False, "; ".join(said), follows=not unknown and not isinstance(on_images, str))
+
+
+def _check_table(grid: GridSpec, stored: StoredGrid) -> None:
+    """Raises _Contradiction if the table of a stored grid shows other numbers than that of its file, or under other names."""
+    of_file = json.loads(json.dumps(grid.report.model_dump(include={*_OF_TABLE}), default=str))
+    for key in _OF_TABLE:
+        says = cast(Mapping[str, Any], stored["report"]).get(key, Layout.model_fields[key].get_default())
+        if says != of_file[key]:
+            raise _Contradiction(f"the {key.replace('_', ' ')} of its table are {says}, but {of_file[key]} by its file")
+
+
+def _on_images(
+    store: Store,
+    selection: Selection,
+    spec: ExperimentSpec,
+    cells: Iterable[tuple[StoredCell, Cell | None]],
+    data_dir: Path | None,
+) -> Selection | str:
+    """The cells of an experiment on the images here, or why those are not the incomplete ones of some stored cells.
+
+    Args:
+        cells: these stored cells, with what their grid gives.
+    """
+    found: dict[str, Dataset] = {}
+    for stored, cell in cells:
+        record = store.record(stored["run"] or "")
+        if cell is None or record is None:
+            continue
+        config = cell.config
+        if references.is_dataset(config.dataset) and references.read(config.dataset) is None:
+            return f"{config.dataset} is a path, which may lead to any file of this machine"
+        try:
+            images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+        except DataError as error:
+            return in_short(error)
+        if other := agreement.other_images(record, images):
+            return other
+        found[config.dataset] = images
+    if not found:
+        return selection
+    absent = dict.fromkeys(spec.substitutes, "")
+    return fit_to_images(selection, spec, Images(found, absent, spec.substitutes, {}))
+
+
+def _by_place(selection: Selection, layout: StoredLayout) -> dict[tuple[str, int], Cell]:
+    return {_place(layout, cell.to_json()): cell for cell in selection.selected}
 
 
 def _place(layout: StoredLayout, cell: StoredCell) -> tuple[str, int]:
@@ -237,7 +311,13 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
         return f"the search {name} is not stored"
     if search.warm_start and search.searcher == "optuna":
         return f"the search {name} has learnt from others"
-    proposed = stored["proposed"][: int(search.wanted)]
+    proposed = stored["proposed"][: search.wanted]
+    if search.searcher == "random":
+        for number, (params, drawn) in enumerate(zip(proposed, draws(search, len(proposed)), strict=False), start=1):
+            if not _is_drawn(params, drawn):
+                raise _Contradiction(
+                    f"configuration {number} of the search {name} is {params}, but by its seeds {drawn} is drawn"
+                )
     if not all(could_propose(search.space[key], value) for params in proposed for key, value in params.items()):
         return f"the search {name} has proposed what is not in its space"
     if len(proposed) < search.wanted:
@@ -246,24 +326,81 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
     ended = validation_runs(search, store, runs, keep_stale=True)
     if lacking := [run for run in runs if run not in ended]:
         return f"{len(lacking)} of the {len(runs)} validation runs of the search {name} are not stored"
+    for run, one in ended.items():
+        if one.status == "stopped" and (why := _cannot_stop(search.scheduler, search.template.rounds, one.rounds)):
+            raise _Contradiction(f"run {run} of the search {name} says that this stopped it, but {why}")
     outcomes = ranked(search, proposed, ended)
     best = best_of(outcomes, tuning)
     return describe_choice(search, best, outcomes) if best else f"the search {name} has no configuration to choose"
 
 
-def _difference(store: Store, stored: StoredCell, given: Cell | None) -> str:
-    """In what a stored cell is another one than the grid gives; "" if in nothing, or the grid gives none."""
+def _is_drawn(params: Mapping[str, Any], drawn: Mapping[str, Any]) -> bool:
+    """Whether both are one configuration, but for the last digits, which depend on the machine."""
+    return params.keys() == drawn.keys() and all(
+        math.isclose(value, drawn[key], rel_tol=1e-9)
+        if isinstance(value, float) and isinstance(drawn[key], float)
+        else value == drawn[key]
+        for key, value in params.items()
+    )
+
+
+def stops_of_searches(store: Store) -> dict[str, str]:
+    """Stopped run -> why no stored search that has proposed it can have stopped it where it has ended; "" if one can. Runs that
+    no stored search has proposed are left out."""
+    stopped = {run: record for run, record in store.records().items() if record["status"] == "stopped"}
+    found: dict[str, str] = {}
+    for name in store.searches() if stopped else ():
+        search = store.search(name)
+        scheduler = cast(Mapping[str, Any], search or {}).get("scheduler", "none")
+        for runs in _proposed_runs(search) if search else ():
+            failed = any((store.record(run) or {"status": "failed"})["status"] == "failed" for run in runs)
+            for run in runs.keys() & stopped.keys():
+                at = stopped[run].get("rounds", len(store.rows(run)))
+                why = "" if failed else _cannot_stop(scheduler, runs[run].rounds, at)
+                found[run] = why and found.get(run, why)
+    return found
+
+
+def _proposed_runs(search: StoredSearch) -> Iterator[dict[str, RunConfig]]:
+    """The runs of each configuration that a stored search has proposed; none of settings that are none any more."""
+    with suppress(ConfigError):
+        configs = [
+            resolve({key: value for key, value in config.items() if key != "versions"}, facts=None)
+            for config in search["configs"].values()
+        ]
+        for params in search["proposed"]:
+            yield {run_id(config): config for config in (with_options(one, params) for one in configs)}
+
+
+def _cannot_stop(scheduler: str, rounds: int, at: int) -> str:
+    """Why a search does not stop runs of so many rounds after one of them; "" if it can."""
+    rungs = stops_of(rounds, scheduler)[:-1]
+    if not rungs:
+        return "it stops no runs"
+    after = " or ".join(map(str, rungs))
+    return (
+        "" if at in rungs else f"it stops runs after round {after} of {rounds}, and this one has ended after round {at}"
+    )
+
+
+def _difference(stored: StoredCell, given: Cell | None, excused: Collection[str]) -> str:
+    """In what a stored cell is another one than the grid gives; "" if in nothing.
+
+    Args:
+        excused: settings that are not compared.
+    """
     if given is None:
         return "its grid has no such cell"
     if bool(given.tuned) != ("tuned" in stored):
         return f"its hyper-parameters {'are' if given.tuned else 'are not'} searched in its grid"
     there, here = _flat(stored["config"]), _flat(given.config.canonical())
-    record = store.record(stored["run"] or "")
-    excused = _OF_IMAGES if record and record.get("data_note") else set[str]()
     for key in dict.fromkeys([*there, *here]):
         if key not in excused and there.get(key) != here.get(key):
             by = "the choice of its search" if key in given.tuned.get("hparams", {}) else "its grid"
             return f"{key} is {there.get(key)}, but {here.get(key)} by {by}"
+    for key in ("variant", "published_as"):
+        if stored.get(key, "") != getattr(given, key):
+            return f"its table says {stored.get(key, '')!r} beside its method, but {getattr(given, key)!r} by its grid"
     says: Mapping[str, Any] = stored.get("tuned", {})
     for key in _CHOICE if says else ():
         if says[key] != given.tuned[key]:

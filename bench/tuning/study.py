@@ -5,7 +5,7 @@ searches/<name>.json       what is searched: settings, space, seeds, metric; and
 """
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import optuna
@@ -53,13 +53,13 @@ class Study:
         self._folder = store.folder / "searches"
         self._folder.mkdir(exist_ok=True)
         self._proposed = self._read_proposed()
-        self._distributions = {key: _distribution(parameter, search) for key, parameter in search.space.items()}
+        self._distributions = _distributions(search)
         listed = list_runs(store) if listed is None else listed
         self._runs = self._validation_runs(listed_for(search, listed))
-        self._tried = {self._key(params) for params in self._proposed}
+        self._tried = {_key(self.search, params) for params in self._proposed}
         if search.searcher == "grid":  # points whose runs other searches have finished need no trial
             for params in search.points():
-                if self._key(params) not in self._tried and self._is_complete(params):
+                if _key(self.search, params) not in self._tried and self._is_complete(params):
                     self._remember(params)
         self.optuna = self._new_journal()
         counting = self._proposed[: search.wanted]  # a longer search may have proposed more
@@ -100,7 +100,9 @@ class Study:
         if len(self._proposed) >= self.search.wanted:
             return None
         if self.search.searcher == "grid":
-            point = next((params for params in self.search.points() if self._key(params) not in self._tried), None)
+            point = next(
+                (params for params in self.search.points() if _key(self.search, params) not in self._tried), None
+            )
             trial = None if point is None else self._ask(point)
         else:
             trial = self._ask_for_a_new_one()
@@ -222,7 +224,7 @@ class Study:
             config = self.store.config(run)
             params = {key: value_in(config, key) for key in self.search.space} if config else {}
             if config and all(map(could_propose, self.search.space.values(), params.values())):
-                candidates.setdefault(self._key(params), params)
+                candidates.setdefault(_key(self.search, params), params)
         return [params for key, params in candidates.items() if key not in self._tried and self._is_complete(params)]
 
     def _ask(self, params: dict) -> optuna.trial.Trial:
@@ -231,38 +233,17 @@ class Study:
 
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
         """What the searcher draws, until it is a new one; None if it draws nothing new any more."""
-        known = self._tried | {self._key(params) for params in self._elsewhere}
-        # So the best one is at least as good. A setting of one value has that one.
-        single = {
-            key: where.grid[0] for key, where in self.search.space.items() if where.low is None and len(where.grid) == 1
-        }
-        usual = self.search.usual | single
-        if (
-            not self.search.of_study
-            and not self._proposed
-            and all(map(could_propose, self.search.space.values(), usual.values()))
-        ):
-            return self._ask(usual)
-        for draw in range(_MOST_DRAWS):
-            # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.
-            self.optuna.sampler = _sampler(self.search, len(self._proposed), draw)
-            trial = self.optuna.ask(self._distributions)
-            if self._key(trial.params) not in known:
-                return self._with_runs(trial)
-            self.optuna.tell(trial, state=TrialState.FAIL)
-        return None
+        known = self._tried | {_key(self.search, params) for params in self._elsewhere}
+        trial = _draw_new(self.optuna, self.search, self._distributions, len(self._proposed), known)
+        return trial and self._with_runs(trial)
 
     def _with_runs(self, trial: optuna.trial.Trial) -> optuna.trial.Trial:
         trial.set_user_attr("runs", [*self.search.runs(trial.params)])
         return trial
 
     def _remember(self, params: dict) -> None:
-        self._tried.add(self._key(params))
+        self._tried.add(_key(self.search, params))
         self._proposed.append(params)
-
-    def _key(self, params: Mapping[str, Any]) -> str:
-        """The same for configurations with the same runs: 1 and 1.0 are one value."""
-        return " ".join(self.search.runs(params))
 
     def _write(self) -> None:
         content = {**self.search.describe(), "proposed": self._proposed}
@@ -275,6 +256,51 @@ def could_propose(parameter: Parameter, value: Any) -> bool:
         return value in parameter.grid
     kinds = (int,) if parameter.is_whole else (int, float)  # a bool is none of them
     return type(value) in kinds and parameter.low <= value <= parameter.high
+
+
+def draws(search: Search, number: int) -> Iterator[dict[str, Any]]:
+    """The first configurations that a search at random proposes, so many at most: they follow from its settings and seeds."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    study, distributions, known = optuna.create_study(direction="maximize"), _distributions(search), set[str]()
+    for proposed in range(number):
+        trial = _draw_new(study, search, distributions, proposed, known)
+        if trial is None:
+            return
+        known.add(_key(search, trial.params))
+        yield dict(trial.params)
+
+
+def _draw_new(
+    study: optuna.Study,
+    search: Search,
+    distributions: dict[str, BaseDistribution],
+    proposed: int,
+    known: Collection[str],
+) -> optuna.trial.Trial | None:
+    """What the searcher draws after so many proposals, until it is none of the known ones; None if it draws nothing new."""
+    # So the best one is at least as good. A setting of one value has that one.
+    single = {key: where.grid[0] for key, where in search.space.items() if where.low is None and len(where.grid) == 1}
+    usual = search.usual | single
+    if not search.of_study and not proposed and all(map(could_propose, search.space.values(), usual.values())):
+        study.enqueue_trial(usual)
+        return study.ask(distributions)
+    for draw in range(_MOST_DRAWS):
+        # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.
+        study.sampler = _sampler(search, proposed, draw)
+        trial = study.ask(distributions)
+        if _key(search, trial.params) not in known:
+            return trial
+        study.tell(trial, state=TrialState.FAIL)
+    return None
+
+
+def _key(search: Search, params: Mapping[str, Any]) -> str:
+    """The same for configurations with the same runs: 1 and 1.0 are one value."""
+    return " ".join(search.runs(params))
+
+
+def _distributions(search: Search) -> dict[str, BaseDistribution]:
+    return {key: _distribution(parameter, search) for key, parameter in search.space.items()}
 
 
 def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:

@@ -38,7 +38,7 @@ def keep(store: Store, found: RunResult, rows: list[dict] | None = None, config:
     config = config or found.config.canonical()
     name = run_id(config)
     rows = [*found.run.rows] if rows is None else rows
-    exchanged = rows[-1].get("bytes_down", 0) + rows[-1].get("bytes_up", 0)
+    exchanged = sum(rows[-1].get(key, 0) for key in ("bytes_down", "bytes_up")) if rows else 0
     record = {**found.record, "rounds": len(rows), "bytes_per_client": exchanged, **record, "id": name}
     with store.locked():
         store.start(name, config)

@@ -15,6 +15,8 @@ from bench.cli.app import app
 from bench.execution.verification import draw
 from bench.results import verified
 from bench.results.store import Store
+from bench.tuning.study import Study
+from tests.support.searching import make, try_next
 from tests.support.stored_experiments import tamper
 from tests.support.trained import from_base, keep, keep_grid, rewrite, trained
 
@@ -245,7 +247,7 @@ def test_a_grid_whose_cells_are_runs_of_other_settings_differs_though_each_run_i
     keep(store, fedprox)
     label = keep_grid(store, fedprox)
     code, text = verify(store.folder)
-    assert code == 0 and f"{label}: follows its grid in 1 of 1 cells\n" in text
+    assert code == 0 and f"{label}: its stored cell follows\n" in text
     other = trained(**PROX, lr=0.1)
     run = keep(store, other)
     tamper(store, label, lambda grid: grid["cells"][0].update(run=run, config=other.config.canonical()))
@@ -265,7 +267,11 @@ def test_what_cannot_be_compared_is_named_and_is_no_success(store, fedprox):
     keep(store, fedprox, config=config | {"dataset": "imagefolder:leaves@0123456789abcdef"})
     keep(store, fedprox, data={"kind": "digits", "digest": "0badcafe"})
     code, text = verify(store.folder)
-    assert code == 2 and "error: No run could be compared" in text
+    assert code == 2 and text.endswith("; no run of fedmine, fedprox was confirmed.\n")
+    keep(store, trained(algorithm="fedavg"))  # which is equal, and no excuse for the others
+    code, text = verify(store.folder)
+    assert code == 2 and "1 equal" in text and text.endswith("; no run of fedmine, fedprox was confirmed.\n")
+    assert "Known:" not in text and "No folder of your own is in use: --plugins DIR" in text  # not all methods
     for said in (
         "cannot be compared: version 0 of the algorithm, now 1",
         "cannot be trained here: Unknown algorithm 'fedmine'.",
@@ -299,19 +305,113 @@ def test_rounds_without_an_accuracy_are_no_success(store):
     )
     keep(store, trained(algorithm="fedavg"))
     code, text = verify(store.folder, "--minutes", 0)
-    assert code == 0 and "1 no accuracy compared" in text and "1 first rounds equal" in text
+    assert code == 2 and text.endswith("1 no accuracy compared, 1 first rounds equal; no run of local was confirmed.\n")
 
 
 def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_trained_again(store):
-    stopped = trained(algorithm="fedavg", split="validation")
-    rewrite(store, stopped, lambda rows: rows[:2], status="stopped")
+    search = make(
+        "fedavg", {"clients": 5, "rounds": 9}, searcher="random", scheduler="asha", samples=1, space="training"
+    )
+    with store.locked():
+        params = try_next(Study(search, store), store)
+    config = next(iter(search.runs(params).values()))
+    stopped = trained(**{key: value for key, value in config.canonical().items() if key != "versions"})
+    rewrite(store, stopped, lambda rows: rows[:3], status="stopped")
     after, summary = from_base(algorithm="ccvr", base="fedavg")
     keep(store, after, base_summary=summary, base_seconds=1e6)
     code, text = verify(store.folder)
     assert code == 0 and "ccvr seed 0: equal, all 1 rounds" in text, text
-    assert "fedavg seed 0: equal, the first 2 of 4 rounds" in text
+    assert "fedavg seed 0: equal, the first 3 of 9 rounds" in text
     code, text = verify(store.folder, "--minutes", 0)
-    assert code == 0 and "not compared: it starts from the end of " in text
+    assert code == 2 and "not compared: it starts from the end of " in text and "no run of ccvr was" in text
+
+
+@pytest.mark.parametrize(
+    ("rounds", "code", "said"),
+    [
+        (
+            3,
+            2,
+            "undecided: equal, the first 3 of 4 rounds, but no stored search that could have stopped it has proposed it",
+        ),
+        (4, 1, "DIFFERS in the end: its status is stopped, but it has all 4 rounds"),
+    ],
+)
+def test_a_run_that_no_search_has_stopped_is_not_confirmed(store, rounds, code, said):
+    stopped = trained(algorithm="fedavg", split="validation")
+    rewrite(store, stopped, lambda rows: rows[:rounds], status="stopped")
+    found, text = verify(store.folder)
+    assert found == code and said in text, text
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 1, "DIFFERS: its record says that it failed: out of memory, but it trains here to its end"),
+        (
+            ["--minutes", 0, "--rounds", 1],
+            2,
+            "not compared: its record says that it failed: out of memory, and it takes over 0 minutes here; --whole trains it",
+        ),
+    ],
+)
+def test_a_run_that_has_failed_by_its_record_is_trained_again(store, fedprox, words, code, said):
+    keep(store, fedprox, status="failed", reason="out of memory")
+    found, text = verify(store.folder, *words)
+    assert found == code and said in text, text
+
+
+def test_a_run_that_fails_here_too_is_confirmed(store, fedprox, monkeypatch):
+    keep(store, fedprox, rows=[], summary={}, status="failed", reason="it broke", engine="none")
+    monkeypatch.setattr(FedProx, "server_step", lambda *_: 1 / 0)
+    code, text = verify(store.folder)
+    assert code == 0 and text.endswith("\n1 failed again.\n")
+    assert "fails here, too: ZeroDivisionError: division by zero (its record says that it failed: it broke)" in text
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "said"),
+    [
+        ({}, 1, "DIFFERS: its data_note is 'half of them', that of the images here ''"),
+        ({"data": None}, 2, "cannot be compared: its record does not say the digest of its images, and other things"),
+    ],
+)
+def test_what_a_record_says_of_its_images_is_compared(store, fedprox, data, code, said):
+    keep(store, fedprox, data_note="half of them", **data)
+    found, text = verify(store.folder)
+    assert found == code and said in text, text
+
+
+def test_of_a_pool_each_copy_with_other_files_is_compared_and_trained_once(tmp_path, fedprox, monkeypatch):
+    stores = [Store(tmp_path / "pool" / name) for name in ("ann", "bob", "eve", "zoe")]
+    run = [keep(store, fedprox, seconds=seconds) for store, seconds in zip(stores, (1.0, 1.0, 2.0, 3.0), strict=True)][
+        0
+    ]
+    keep(stores[3], fedprox, tampered("loss", 0.125)(fedprox.run.rows))
+    steps, as_it_is, file = [], FedProx.server_step, tmp_path / "verified.json"
+    monkeypatch.setattr(FedProx, "server_step", lambda *given: steps.append(1) or as_it_is(*given))
+    code, text = verify(tmp_path / "pool", "--write", file, "--author", "Ann")
+    assert code == 1 and text.startswith("1 of 1 runs of ") and len(steps) == 4
+    assert re.findall(r" in (\w+): (\w+)", text) == [("ann", "equal"), ("eve", "equal"), ("zoe", "DIFFERS")]
+    assert verified.current(stores[3], verified.read(file))[run]["result"] == verified.DIFFERS
+
+
+def test_a_damaged_file_that_is_read_late_is_named_and_no_success(store, fedprox):
+    keep(store, fedprox)
+    (store.folder / "partitions").mkdir(exist_ok=True)
+    (store.folder / "partitions" / "mine@0123456789abcdef.npz").write_bytes(b"no partition")
+    code, text = verify(store.folder)
+    assert code == 1 and "partitions/mine@0123456789abcdef.npz is no .npz file" in text
+    assert text.endswith("\n1 equal, 1 damaged.\n")
+
+
+def test_a_grid_that_cannot_be_expanded_here_is_no_success(store, fedprox):
+    keep(store, fedprox)
+    label = keep_grid(store, fedprox)
+    tamper(store, label, lambda grid: grid.update(digest="0" * 16))
+    code, text = verify(store.folder)
+    assert code == 2 and "cannot be expanded here: the file of its grid has changed since" in text
+    assert text.endswith("\n1 equal, 1 grid not confirmed.\n")
 
 
 def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store, fedprox, tmp_path):
@@ -340,7 +440,7 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     moved.write_bytes(first)
     monkeypatch.chdir(moved.parent)
     line = f"{run}  digits label-2 fedprox seed 0: equal, all 4 rounds"
-    lines = [f"{label}: follows its grid in 1 of 1 cells", "1 of 1 runs of theirs.zip", line, "1 equal.", ""]
+    lines = [f"{label}: its stored cell follows", "1 of 1 runs of theirs.zip", line, "1 equal.", ""]
     assert verify("theirs.zip", "--all") == (0, "\n".join(lines))
     assert os.listdir() == ["theirs.zip"]
     result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])

@@ -108,6 +108,16 @@ def test_a_member_that_is_none_of_a_bundle_is_refused(bundle, tmp_path, name, at
     assert said in refused(bundle, tmp_path / "b")
 
 
+def test_a_bundle_that_was_unpacked_and_packed_again_with_its_folders_is_read(bundle, tmp_path):
+    content = members(bundle)
+    folders = {f"{parent}/": b"" for name in content for parent in Path(name).parents if str(parent) != "."}
+    pack(bundle, {**folders, **content})
+    (tmp_path / "again").mkdir()
+    assert bundles.unpack(bundle, tmp_path / "again")["format"] == bundles.FORMAT
+    pack(bundle, {**content, "outside/": b"more than a folder"})
+    assert "'outside/', which is no file of a bundle" in refused(bundle, tmp_path / "b")
+
+
 def test_a_file_that_was_changed_or_left_out_and_a_foreign_manifest_are_refused(bundle, tmp_path):
     content = members(bundle)
     (record,) = [name for name in content if name.endswith("record.json")]

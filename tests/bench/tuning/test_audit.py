@@ -4,16 +4,19 @@ import shutil
 
 import pytest
 
+from bench import plugins
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.selection import select_cells
 from bench.experiments.spec import ALL, DEFAULTS, TUNED, ExperimentSpec, TuningOptions, by_study
 from bench.results.store import Store
-from bench.tuning.audit import audit
+from bench.tuning import study
+from bench.tuning.audit import audit, stops_of_searches
 from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import Study
-from tests.support.searching import try_next
+from datasets import resized
+from tests.support.searching import make, try_next
 from tests.support.stored_experiments import store_cells, tamper
 
 FILE = """
@@ -38,6 +41,7 @@ def store(tmp_path):
 
 def says(store: Store, label: str, file=None) -> tuple[bool, str]:
     found = audit(store, store.grid(label), file)
+    assert not found.follows or not found.differs
     return found.differs, found.says
 
 
@@ -72,6 +76,17 @@ CHANGES = {
         lambda grid: grid.update(overrides={"lr": 0.1}),
         "would be called board@full+lr=0.1+ruleset=defaults",
     ),
+    "table": (
+        lambda grid: grid["report"].update(names={"algorithm": {"fedavg": "FedProx", "fedprox": "FedAvg"}}),
+        "DIFFERS: the names of its table are {'algorithm': {'fedavg': 'FedProx', 'fedprox': 'FedAvg'}}, but {} by its file",
+    ),
+    "rounds": (lambda grid: grid["report"].update(rounds_shown="best"), "are best, but last by its file"),
+    "compared": (lambda grid: grid["report"].update(compared=["partition"]), "are ['partition'], but [] by its file"),
+    "rows": (
+        lambda grid: grid["report"].update(rows=["algorithm", "model"]),
+        "are ['algorithm', 'model'], but ['algorithm'] by its",
+    ),
+    "variant": (lambda grid: grid["cells"][0].update(variant="FedProx"), "its table says 'FedProx' beside its method"),
     "choice": (
         lambda grid: grid["cells"][0].update(tuned=TUNED_CELL),
         "fedavg label-2 seed 0: its hyper-parameters are not searched in its grid",
@@ -94,8 +109,10 @@ def test_cells_by_the_values_of_papers_are_those_that_the_file_gives(store, path
     _cells[:] = [cell.config for cell in select_cells(spec).selected]
     label = store_cells(store, spec)
     if change is None:
-        assert says(store, label) == (False, "follows its grid in 8 of 8 cells")
+        assert audit(store, store.grid(label)) == (False, "all 8 stored cells follow", True)
         return
+    tamper(store, label, lambda grid: grid.update(title="Another", report=grid["report"] | {"notes": ["A note."]}))
+    assert says(store, label)[1] == ("all 8 stored cells follow; the title or the layout of its table is another one")
     tamper(store, label, CHANGES[change][0])
     differs, said = says(store, label)
     assert differs and said.startswith("DIFFERS") and CHANGES[change][1] in said
@@ -109,16 +126,15 @@ def test_a_grid_without_its_file_or_of_another_version_of_it_is_named_and_does_n
         False,
         "cannot be expanded here: its file board.yaml is not here; --grid FILE names one.",
     )
-    assert says(store, label, moved)[1].startswith("follows its grid")
+    assert says(store, label, moved)[1].startswith("all 8 stored cells follow")
     moved.write_text(FILE.replace("lr: 0.3", "lr: 0.1"))
     assert says(store, label, moved)[1].startswith(
         "cannot be expanded here: the file of its grid has changed since (its digest"
     )
 
 
-@pytest.fixture
-def searched(store, path):
-    """A board of two studies, whose searches have tried two configurations each."""
+def search(store, path, **how):
+    """A board of two studies, whose searches have tried two configurations each; the runs of the second may be others."""
     grid = load_grid(str(path))
     studies = by_study(grid.seeds_at("full"), 2)
     tuning = TuningOptions("random", samples=2, space=ALL, compares=True, studies=studies)
@@ -126,12 +142,60 @@ def searched(store, path):
     searches, chosen = searches_of(spec, select_cells(spec).selected), {}
     with store.locked():
         for place, search in searches.items():
-            study = Study(search, store)
-            for score in (0.5, 0.7):
-                try_next(study, store, score, rounds=4)
-            outcomes = study.outcomes()
+            opened = Study(search, store)
+            try_next(opened, store, 0.5, rounds=4)
+            try_next(opened, store, 0.7, **{"rounds": 4} | how)
+            outcomes = opened.outcomes()
             chosen[place] = describe_choice(search, best_of(outcomes, tuning), outcomes)
     return store_cells(store, spec, chosen), spec
+
+
+def test_the_file_of_a_grid_is_also_looked_for_in_the_folders_of_labs(store, tmp_path, monkeypatch):
+    for lab in ("theirs", "mine"):
+        (tmp_path / lab / "grids").mkdir(parents=True)
+        (tmp_path / lab / "grids" / "board.yaml").write_text(FILE)
+    label = store_cells(store, of_rules(tmp_path / "theirs" / "grids" / "board.yaml"))
+    shutil.rmtree(tmp_path / "theirs")
+    assert says(store, label)[1].startswith("cannot be expanded here")
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path / "mine"))
+    assert says(store, label) == (False, "all 8 stored cells follow")
+
+
+@pytest.mark.parametrize(
+    ("change", "digest", "said"),
+    [
+        ({}, "", "all 8 stored cells follow"),
+        ({"train_examples": 700}, "", "fedavg label-2 seed 0: train_examples is 700, but 1400 by its grid"),
+        (
+            {},
+            "0badcafe",
+            "of 1 on incomplete images nobody can tell here how many examples they have: its images of digits",
+        ),
+        ({"train_examples": 700}, "0badcafe", "of 1 on incomplete images nobody can tell here"),
+        ({"lr": 0.1, "train_examples": 700}, "0badcafe", "fedavg label-2 seed 0: lr is 0.1, but 0.3 by its grid"),
+    ],
+)
+def test_incomplete_images_excuse_only_what_they_give(store, path, change, digest, said):
+    path.write_text(FILE.replace("clients: 10", "clients: 10, train_examples: 1400"))
+    spec = of_rules(path)
+    label, first = store_cells(store, spec), select_cells(spec).selected[0]
+    config = with_options(first.config, change)
+    images = resized.load("digits", config.transform, None)
+    tamper(store, label, lambda grid: grid["cells"][0].update(run=run_id(config), config=config.canonical()))
+    record = {"data": {"kind": "digits", "digest": digest or images.digest}, "data_note": "half of them"}
+    with store.locked():
+        store.start(run_id(config), config.canonical())
+        rows, summary = [{"round": 1, "accuracy": 0.5}], {key: {"accuracy": 0.5} for key in ("last", "best", "last10")}
+        usual = {"id": run_id(config), "status": "done", "reason": "", "rounds": 1, "summary": summary}
+        store.finish(run_id(config), rows, usual | record)
+    found = audit(store, store.grid(label))
+    assert said in found.says and found.differs == found.says.startswith("DIFFERS")
+    assert found.follows == (found.says == "all 8 stored cells follow")
+
+
+@pytest.fixture
+def searched(store, path):
+    return search(store, path)
 
 
 def worse(store: Store, grid: dict) -> None:
@@ -149,7 +213,7 @@ def test_choices_are_those_that_the_stored_validation_runs_give(store, searched)
     label, spec = searched
     assert says(store, label) == (
         False,
-        "follows its grid in 8 of 16 cells; 4 of 4 choices were made again from validation runs",
+        "all 8 stored cells follow; 8 of the grid were not run; 4 of 4 choices were made again from validation runs",
     )
     _cells[:] = [cell.config for cell in select_cells(spec).selected]
     tamper(store, label, lambda grid: worse(store, grid))
@@ -201,3 +265,56 @@ def test_a_choice_that_cannot_be_made_again_is_named(store, searched):
     assert not differs and "0 of 4 choices were made again from validation runs; others cannot be: the search " in said
     tamper(store, label, lambda grid: grid["cells"][0]["tuned"].update(hparams={"rounds": 1}))
     assert says(store, label)[0]
+
+
+def test_configurations_that_were_not_drawn_are_found(store, path, monkeypatch):
+    with monkeypatch.context() as cheating:
+        as_it_is = study._SharedDraws.__init__
+        cheating.setattr(study._SharedDraws, "__init__", lambda self, *key: as_it_is(self, *key, "a favourite"))
+        label, _ = search(store, path)
+    differs, said = says(store, label)
+    assert differs and said.startswith("DIFFERS: configuration 1 of the search fedavg-digits-label-2-")
+    assert " is drawn" in said
+
+
+def test_what_a_search_at_random_of_an_example_has_proposed_is_what_it_draws():
+    store = Store("docs/examples/search-random")
+    label = next(name for name in store.grids() if name.startswith("fedprox-"))
+    assert audit(store, store.grid(label)) == (
+        False,
+        "all 2 stored cells follow; 1 of 1 choices were made again from validation runs",
+        True,
+    )
+    name = next(name for name in store.searches() if name.startswith("fedprox-"))
+    found = store.search(name)
+    store.search = lambda asked: found if asked == name else None
+    found["proposed"][3]["mu"] *= 1 + 1e-15  # on a machine that rounds otherwise
+    assert not says(store, label)[0]
+    found["proposed"][3]["mu"] *= 1.5
+    assert "DIFFERS: configuration 4 of the search fedprox-" in audit(store, store.grid(label)).says
+
+
+def test_a_search_that_stops_no_runs_has_stopped_none(store, path):
+    label, _ = search(store, path, rounds=2, status="stopped")
+    differs, said = says(store, label)
+    assert differs and " says that this stopped it, but it stops no runs" in said
+    assert {*stops_of_searches(store).values()} == {"it stops no runs"} and len(stops_of_searches(store)) == 4
+
+
+@pytest.mark.parametrize(
+    ("how", "rounds", "why"),
+    [
+        ({"scheduler": "asha"}, 3, ""),
+        ({"scheduler": "asha"}, 2, "it stops runs after round 1 or 3 of 9, and this one has ended after round 2"),
+        ({"scheduler": "asha"}, 9, "it stops runs after round 1 or 3 of 9, and this one has ended after round 9"),
+        ({}, 3, "it stops no runs"),
+    ],
+)
+def test_a_search_stops_runs_at_its_rungs_or_where_another_seed_has_failed(store, how, rounds, why):
+    with store.locked():
+        opened = study.Study(make(searcher="random", samples=1, **how), store)
+        params = try_next(opened, store, 0.5, 0.5, rounds=rounds, status="stopped")
+        first, second = opened.search.runs(params)
+        assert stops_of_searches(store) == {first: why, second: why}
+        shutil.rmtree(store.run_folder(second))  # as if it had failed, and were to be tried again
+        assert stops_of_searches(store) == {first: ""}
