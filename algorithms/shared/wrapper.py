@@ -163,5 +163,6 @@ class PostHoc(Wrapper):
         return {key: of_base + own[key] for key, of_base in super().deploy_traffic(task, model).items()}
 
     def traffic(self, task: Task) -> int:
-        own = self.change_traffic(task, self.deployed_model(task))
-        return super().traffic(task) + sum(own.values()) // task.population
+        model = self.deployed_model(task)
+        own = sum(self.deploy_traffic(task, model).values()) - sum(super().deploy_traffic(task, model).values())
+        return super().traffic(task) + own // task.population
