@@ -61,13 +61,20 @@ class CCVR(Calibration):
         labels = torch.cat([torch.full((len(part),), label) for label, part in drawn.items()]).to(vectors.device)
         if self.transform_stage == "on_samples":
             vectors = self.transformed(vectors)
-        params = self.retrain(task, deployed, vectors, labels)
-        return self.with_classifier(deployed, params)._replace(diagnostics=separability(list(gaussians.values())))
+        epochs = self.epochs_on(len(labels))
+        params = self.retrain(task, deployed, vectors, labels, epochs)
+        found = self.with_classifier(deployed, params, len(labels) * epochs)
+        return found._replace(diagnostics=separability(list(gaussians.values())))
 
-    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+    def retrained_on(self, num_examples: int, num_classes: int) -> tuple[int, int]:
+        """As if clients have examples of every class."""
+        count = self.virtual_per_class * num_classes
+        return count, self.epochs_on(count)
+
+    def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Each client receives the encoder, and sends the statistics of each class that it holds."""
         if not self.virtual_per_class:
-            return super().deploy_traffic(task, model)
+            return super().change_traffic(task, model)
         num_held = int((task.federation.label_counts > 0).sum())
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
         return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}

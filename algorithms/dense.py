@@ -165,8 +165,7 @@ class Dense(Combination):
         )
         return super().caveats(task) + ([own] if hours >= 1 and task.device.type == "cpu" else [])
 
-    @property
-    def server_examples(self) -> int:
+    def server_examples(self, num_examples: int, num_classes: int) -> int:
         """One for each image of which an epoch computes gradients, through however many models: of each step of the generator,
         of the student, and of the shift."""
         epochs = self.distillation_epochs

@@ -73,7 +73,7 @@ class EnsembleOfClients(Combination):
     def deployed_model(self, task: Task) -> Model:
         return ByRule(task.model.input_shape, task.model.num_classes, self.members(task), self.rule)
 
-    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+    def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         m, num_classes = self.cohort_size(task), task.model.num_classes
         numbers = {
             "polychotomous": num_classes**2,

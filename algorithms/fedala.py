@@ -7,6 +7,7 @@ https://arxiv.org/abs/2212.01197
 import math
 import operator
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -38,8 +39,7 @@ class FedALA(Scored):
     t^ = t + (w - t) W and then W = clip(W - eta dL/dt^ (w - t), 0, 1), elementwise. It starts from w with t^ in place of its
     last tensors. At the first use it goes on for epochs, until more than 10 have run and the losses of the last batches of the
     last 10 have a standard deviation below `threshold`, at most for 100; at every later use it has one epoch, and W goes on
-    from the last one. The epochs of a round count among the examples trained on; those before models are scored count in the
-    seconds alone.
+    from the last one. The epochs count among the examples trained on, as do those before models are scored.
 
     Clients that are absent keep t and W. A weight of 1 is exactly w. The epochs' augmentations are those of the round.
 
@@ -195,7 +195,8 @@ class FedALA(Scored):
         return {"ala_weight": mean, "ala_epochs": view.client["epochs"]}
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
-        return {"params": {**view.params, **view.client["start"]}, "buffers": view.buffers}
+        params = {**view.params, **view.client["start"]}
+        return {"params": params, "buffers": view.buffers, "epochs": view.client["epochs"]}
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models = super().local_models(state, outputs)
@@ -204,14 +205,28 @@ class FedALA(Scored):
     # What it costs
 
     def visited(self, task: Task, cohort: Cohort, after: State) -> int:
-        epochs = [int(after["clients"]["rows"][client]["epochs"]) for client in cohort.ids.tolist()]
+        epochs = [after["clients"]["rows"][client]["epochs"] for client in cohort.ids.tolist()]
+        return super().visited(task, cohort, after) + self._learnt_from(task, cohort, epochs)
+
+    def deploy_visited(self, task: Task, cohort: Cohort, models: Tree) -> int:
+        return self._learnt_from(task, cohort, models["epochs"])
+
+    def _learnt_from(self, task: Task, cohort: Cohort, epochs: Iterable[Tensor]) -> int:
+        """Examples in so many epochs of each client of a cohort."""
         sizes = [self._num_taken(task.settings, size) for size in task.sizes(cohort.ids)]
-        return super().visited(task, cohort, after) + sum(map(operator.mul, epochs, sizes))
+        return sum(map(operator.mul, map(int, epochs), sizes))
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        learns = self.eta and self.adaptive_tensors and settings.rounds > 1
-        epochs = _MOST_EPOCHS + settings.rounds - 2 if learns else 0
+        epochs = _MOST_EPOCHS + settings.rounds - 2 if self._learns and settings.rounds > 1 else 0
         return super().workload(settings, num_examples) + epochs * self._num_taken(settings, num_examples)
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        epochs = (1 if settings.rounds > 1 else _MOST_EPOCHS) if self._learns else 0
+        return super().deploy_workload(settings, num_examples) + epochs * self._num_taken(settings, num_examples)
+
+    @property
+    def _learns(self) -> bool:
+        return self.eta > 0 and self.adaptive_tensors > 0
 
     @property
     def workload_is_bound(self) -> bool:

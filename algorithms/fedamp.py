@@ -61,6 +61,8 @@ class FedAMP(Scored):
     start: Start = "own"
     scored: When = "after"
 
+    keeps_trained = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("similarity", self.similarity, get_args(Similarity))

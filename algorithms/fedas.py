@@ -140,6 +140,13 @@ class FedAS(Scored, FitsPrivate, PartlyShared):
         trained = descend(of_head, head, data, plan, own).params
         return {"params": model["params"] | trained, "buffers": own.model.buffers}
 
+    def deploy_visits(self, settings: Settings, num_examples: int) -> int:
+        aligns = self.scored == "before" and self.alignment_lr > 0
+        return visited_in_a_pass(settings, num_examples) if aligns else 0
+
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        return super().fit_visits(settings, num_examples) + self.deploy_visits(settings, num_examples)
+
     def result_template(self, state: State) -> Tree:
         fisher = {"fisher": tree.leaves(state["params"])[0].flatten()[0]} if self.weighting == "fisher" else {}
         return {**super().result_template(state), **fisher}

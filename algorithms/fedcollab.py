@@ -168,7 +168,7 @@ class FedCollab(Wrapper):
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed | None:
         if "models" not in state:
             return None
-        coalitions, part = state["coalitions"].cpu(), None
+        coalitions, part, examples = state["coalitions"].cpu(), None, 0
         whole: tree.Tree = {}
         for name, model in state["models"].items():
             members = torch.nonzero(coalitions == int(name)).flatten()
@@ -179,12 +179,13 @@ class FedCollab(Wrapper):
             part = self.base.deploy(_coalition(task, state, name), model, own)
             if part is None:
                 return None
+            examples += part.examples
             part = part if part.per_client else part.for_each(len(rows))  # of which nothing is copied
             found = {"params": part.params, "buffers": part.buffers}
             whole = whole or tree.map(lambda leaf: leaf.new_empty(len(client_ids), *leaf.shape[1:]), found)
             for into, leaf in zip(tree.leaves(whole), tree.leaves(found), strict=True):
                 into[rows] = leaf
-        return part and Deployed(part.model, **whole, per_client=True)
+        return part and Deployed(part.model, **whole, per_client=True, examples=examples)
 
     def finite_check(self, state: State) -> Tree:
         return {name: self.base.finite_check(model) for name, model in state.get("models", {}).items()}

@@ -16,7 +16,7 @@ from algorithms.shared.checks import linear_classifier
 from algorithms.shared.partial import FitsPrivate, descend_on
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Task
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Settings, Task
 from bench.models.base import Model
 from bench.models.calibrated import wrap
 from bench.models.concat import classifier_part
@@ -130,6 +130,9 @@ class FedCP(Scored, FitsPrivate):
         layers = ["classifier"] if self.gate != "global" else []
         trained = descend_on(layers, self.local_loss, start, data, plan, view)["params"]
         return self.personal_model(data, plan, replace(view, client=classifier_part(trained)))
+
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        return 0 if self.gate == "global" else super().fit_visits(settings, num_examples)
 
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, own = super().local_models(state, outputs), outputs.result.client

@@ -15,7 +15,8 @@ from torch import Tensor
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.oneshot import Combination
 from algorithms.shared.hold_out import num_held
-from algorithms.shared.types import BatchPlan, ClientData, ClientView
+from algorithms.shared.local_sgd import value_of
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Settings
 from bench.models.base import BoundModel, Model
 from bench.models.taps import Call, Taps
 
@@ -92,8 +93,7 @@ class FedLPA(Combination):
         def measure(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
             sums: dict[str, Any] = {}
             for index in plan:
-                batch = data.take(index)
-                found = curvature(view.model.spec, view.params, view.model.buffers, batch.x, batch.y, layers)
+                found = curvature(data.take(index), view, layers)
                 for layer, pair in found.items():
                     known = sums.get(layer)
                     sums[layer] = pair if known is None else Factors(known.a + pair.a, known.b + pair.b)
@@ -130,10 +130,10 @@ class FedLPA(Combination):
             return x, self.gradient_steps
         return conjugate_gradients(apply, precondition, z, start, self.cg_iterations)
 
-    def own_workload(self, num_examples: int) -> int:
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
         return num_examples - num_held(num_examples, self.oneshot.hold_out)
 
-    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+    def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         numbers = sum(side * (side + 1) // 2 for pair in sides_of(task.model).values() for side in pair)
         return {"bytes_down": 0, "bytes_up": 4 * self.cohort_size(task) * numbers}
 
@@ -145,19 +145,22 @@ class Factors(NamedTuple):
     b: Tensor
 
 
-def curvature(
-    model: Model, params: Tree, buffers: Tree, x: Tensor, y: Tensor, layers: Collection[str]
-) -> dict[str, Factors]:
+def curvature(batch: Batch, view: ClientView, layers: Collection[str]) -> dict[str, Factors]:
     """Layer -> sums of its factors over a batch, in double precision, of some of those that `sides_of` names."""
-    leaves = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
+    leaves = {name: leaf.detach().requires_grad_() for name, leaf in view.params.items()}
     with torch.enable_grad(), Taps(leaves) as taps:
-        loss = F.cross_entropy(BoundModel(model, buffers)(leaves, x), y, reduction="sum")
+        loss = value_of(_sum_of_losses, leaves, batch, view)
     calls = {layer: taps.calls[layer][0] for layer in layers}
     slopes = torch.autograd.grad(loss, [call.output for call in calls.values()])
     return {
-        layer: layer_factors(*rows_of(call, slope.detach(), f"{layer}.bias" in params))
+        layer: layer_factors(*rows_of(call, slope.detach(), f"{layer}.bias" in leaves))
         for (layer, call), slope in zip(calls.items(), slopes, strict=True)
     }
+
+
+def _sum_of_losses(params: Tree, batch: Batch, view: ClientView) -> Tensor:
+    """Of the model in evaluation mode."""
+    return F.cross_entropy(BoundModel(view.model.spec, view.model.buffers)(params, batch.x), batch.y, reduction="sum")
 
 
 def sides_of(model: Model) -> dict[str, tuple[int, int]]:

@@ -119,6 +119,9 @@ class FedPAC(Scored, FitsPrivate, KeepsPrivate):
     def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return self.fitted(whole(view), data, first_pass(plan, view), view)
 
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        return visited_in_a_pass(settings, num_examples)
+
     # On the server
 
     def init_server(self, task: Task, params: Tree) -> Tree:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from algorithms import BatchPlan, ClientData, ClientView, Tree, at_least, registered
 from algorithms.shared.partial import PersonalPart, descend_on
+from algorithms.shared.types import Settings
 
 
 @registered("fedrep")
@@ -42,6 +43,9 @@ class FedRep(PersonalPart):
 
     def fitted(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return super().fitted(model, data, plan * self.head_passes, view)
+
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        return self.head_passes * super().fit_visits(settings, num_examples)
 
     def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         with_head = self.fitted(model, data, plan, view)

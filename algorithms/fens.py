@@ -17,7 +17,7 @@ from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least,
 from algorithms.fedopt import FedAdam
 from algorithms.oneshot import Combination, OneShot, side_by_side
 from algorithms.shared.hold_out import held_part, num_held
-from algorithms.shared.types import RunConfig
+from algorithms.shared.types import RunConfig, Settings
 from bench.models.base import BoundModel, Model
 from bench.models.ensemble import Aggregated, HiddenLayer, Linear, Weights
 from datasets.federation import Federation
@@ -163,10 +163,10 @@ class Fens(Combination):
         }[self.aggregator]
         return Aggregated(task.model.input_shape, classes, members, aggregator)
 
-    def own_workload(self, num_examples: int) -> int:
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
         return self.aggregator_rounds * min(self.aggregator_batch_size, num_held(num_examples, self.oneshot.hold_out))
 
-    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+    def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Every client receives all models once, and exchanges the aggregator in each of its rounds."""
         own = self.deployed_model(task)
         params = own.aggregator.init(torch.Generator())

@@ -14,7 +14,7 @@ from torch import Tensor
 import algorithms
 from algorithms import Deployed, PostHoc, State, Tree, at_least, one_of, registered, task_loss
 from algorithms.shared.partial import check_classifier, descend_on, layers_of
-from algorithms.shared.types import BatchPlan, ClientData, ClientView, Task
+from algorithms.shared.types import BatchPlan, ClientData, ClientView, Settings, Task
 
 Unit = Literal["steps", "epochs"]
 Part = Literal["full", "head", "body"]
@@ -57,17 +57,25 @@ class Finetune(PostHoc):
         if not self.finetune_length:
             return deployed.for_each(len(client_ids))
         own = self._trained(task, deployed, state["round"], client_ids)
-        return Deployed(deployed.model, **own, per_client=True, diagnostics=deployed.diagnostics)
+        visited = sum(self._tuning(task.settings).num_visited(size) for size in task.sizes(client_ids))
+        return deployed.for_each(len(client_ids))._replace(**own, examples=deployed.examples + visited)
 
-    def _trained(self, task: Task, deployed: Deployed, round: int, client_ids: Tensor) -> Tree:
-        """Each client's model: "params" and "buffers", leaves [K, ...]."""
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        own = self._tuning(settings).num_visited(num_examples) if self.finetune_length else 0
+        return super().deploy_workload(settings, num_examples) + own
+
+    def _tuning(self, settings: Settings) -> Settings:
+        """The settings of a run, for as long as clients train afterwards."""
         length: dict[str, Any] = {
             "local_steps": None,
             "local_epochs": None,
             f"local_{self.finetune_unit}": self.finetune_length,
         }
-        own = replace(task, model=deployed.model, settings=replace(task.settings, **length))
+        return replace(settings, **length)
 
+    def _trained(self, task: Task, deployed: Deployed, round: int, client_ids: Tensor) -> Tree:
+        """Each client's model: "params" and "buffers", leaves [K, ...]."""
+        own = replace(task, model=deployed.model, settings=self._tuning(task.settings))
         *body, head = layers_of(deployed.params)
         layers = {"full": [*body, head], "head": [head], "body": body}[self.part]
 

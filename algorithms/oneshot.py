@@ -157,7 +157,10 @@ class Combination(PostHoc):
 
     def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
         cohort, models = self.oneshot.trained(task, state)
-        return self.combined(task, deployed, cohort, models)
+        counts = task.federation.label_counts
+        of_server = self.server_examples(sum(task.sizes(torch.arange(task.population))), counts.shape[1])
+        of_clients = sum(self.deploy_workload(task.settings, size) for size in task.sizes(cohort.ids))
+        return self.combined(task, deployed, cohort, models)._replace(examples=of_server + of_clients)
 
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
         """What is deployed.
@@ -168,16 +171,6 @@ class Combination(PostHoc):
             models: theirs, "params" and "buffers", leaves [K, ...].
         """
         raise NotImplementedError
-
-    def own_workload(self, num_examples: int) -> int:
-        """Examples of which a client with so many computes gradients once its model is trained."""
-        return 0
-
-    def workload(self, settings: Settings, num_examples: int) -> int:
-        return super().workload(settings, num_examples) + self.own_workload(num_examples)
-
-    def deploy_examples(self, task: Task) -> int:
-        return self.server_examples + sum(map(self.own_workload, task.sizes(task.sample_cohort(0).ids)))
 
     def ensemble_traffic(self, task: Task, members: Model) -> int:
         """Bytes of m models that all clients of the population receive."""

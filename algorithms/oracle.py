@@ -49,10 +49,18 @@ class Oracle(Calibration):
         features = features_of(task, deployed, task.federation.images[rows])
         if self.transform_features:
             features = self.transformed(features)
-        of_all = self.epochs_on(sum(task.sizes(torch.arange(task.population))))
-        epochs = max(of_all, min(_MOST_EPOCHS, math.ceil(of_all / self.fraction)))
+        epochs = self._epochs(sum(task.sizes(torch.arange(task.population))))
         params = self.retrain(task, deployed, features, task.federation.labels[rows], epochs)
-        return self.with_classifier(deployed, params)
+        return self.with_classifier(deployed, params, len(rows) * epochs)
+
+    def retrained_on(self, num_examples: int, num_classes: int) -> tuple[int, int]:
+        """As if a share of all was the same share of each class."""
+        return (round(self.fraction * num_examples), self._epochs(num_examples)) if self.fraction else (0, 0)
+
+    def _epochs(self, num_examples: int) -> int:
+        """Passes over the images that are used, of so many."""
+        of_all = self.epochs_on(num_examples)
+        return max(of_all, min(_MOST_EPOCHS, math.ceil(of_all / self.fraction)))
 
     def _rows(self, task: Task) -> Tensor:
         """Rows of the training images that are used: of each class the same share, at least one image."""

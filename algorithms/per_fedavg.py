@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, Tree, at_least, descend, gradient, registered, task_loss, tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, RunConfig
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, RunConfig, Settings
 
 
 @registered("per-fedavg")
@@ -65,3 +65,6 @@ class PerFedAvg(RoundBased):
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return {"params": self.adapted(view.params, data.take(plan[0]), view), "buffers": view.model.buffers}
+
+    def deploy_visits(self, settings: Settings, num_examples: int) -> int:
+        return settings.passes(num_examples)[0][0]

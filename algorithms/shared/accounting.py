@@ -77,14 +77,19 @@ class Accounting:
         those of the rounds."""
         return {"bytes_down": 0, "bytes_up": 0}
 
-    def deploy_examples(self, task: Task) -> int:
-        """Gradients of single examples that clients and the server compute in order to deploy a model, beside those of the
-        rounds. `workload` has the clients' share, and `server_examples` is the server's."""
+    # A gradient of one example counts as 1, whatever it goes through: a whole model, some of its layers, the models of all
+    # clients, or a classifier alone, of which the examples are features. What deploying has cost is in `Deployed.examples`.
+    # The row of an evaluated round has it beside what the rounds so far have cost, as if the run had ended there: models that
+    # earlier rows are of are not counted again.
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        """Examples of which a client with so many computes gradients in order to deploy a model, beside those of the rounds:
+        each client of a personal method, and each one of the cohort of any other. Where only some clients do, their mean."""
         return 0
 
-    @property
-    def server_examples(self) -> int:
-        """Examples of which the server computes gradients in order to deploy a model, such as images of a generator."""
+    def server_examples(self, num_examples: int, num_classes: int) -> int:
+        """Examples of which the server computes gradients in order to deploy a model, such as images of a generator, of clients
+        that have so many examples together, of so many classes."""
         return 0
 
     def validate(self, config: RunConfig) -> list[str]:
@@ -101,13 +106,13 @@ class Accounting:
         return False
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        """Examples that a client with so many trains on in a run and in order to deploy, repetitions included, if it always
-        takes part."""
+        """Examples that a client with so many trains on in the rounds of a run, repetitions included, if it always takes
+        part."""
         raise NotImplementedError
 
     @property
     def workload_is_bound(self) -> bool:
-        """Whether `workload` is an upper bound, because clients may train on fewer examples."""
+        """Whether `workload` and `deploy_workload` are upper bounds, because clients may train on fewer examples."""
         return False
 
     def state_templates(self, task: Task) -> "list[State]":

@@ -26,6 +26,8 @@ class Deployed(NamedTuple):
         per_client: whether each client has its own.
         test_features: [n_test, feature_dim], features of the test images if the method knows them, else None.
         diagnostics: what was found out on the way to it, as in `Algorithm.diagnostics`; None if nothing.
+        examples: gradients of single examples that clients and the server have computed in order to deploy it, beside those of
+            the rounds; known before as `deploy_workload` and `server_examples`.
     """
 
     model: Model
@@ -34,13 +36,14 @@ class Deployed(NamedTuple):
     per_client: bool
     test_features: Tensor | None = None
     diagnostics: dict[str, Any] | None = None
+    examples: int = 0
 
     def for_each(self, count: int) -> "Deployed":
         """A shared model as that of each of so many clients."""
         params, buffers = (
             tree.map(lambda leaf: leaf.expand(count, *leaf.shape), part) for part in (self.params, self.buffers)
         )
-        return Deployed(self.model, params, buffers, per_client=True, diagnostics=self.diagnostics)
+        return self._replace(params=params, buffers=buffers, per_client=True, test_features=None)
 
 
 Classifier = Literal["trained", "fixed", "replaced"]

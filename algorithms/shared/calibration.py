@@ -79,32 +79,40 @@ class Calibration(PostHoc):
         model = super().deployed_model(task)
         return wrap(Transformed, model, self.tukey, self.relu) if self.transforms else model
 
-    def with_classifier(self, deployed: Deployed, params: Params) -> Deployed:
-        """What is deployed instead, with new params of the classifier."""
+    def retrained_on(self, num_examples: int, num_classes: int) -> tuple[int, int]:
+        """Features on which the classifier is trained again, of clients that have so many examples together, of so many
+        classes; and passes over them."""
+        raise NotImplementedError
+
+    def server_examples(self, num_examples: int, num_classes: int) -> int:
+        """One for each feature of which a pass computes a gradient, that of the classifier alone."""
+        count, epochs = self.retrained_on(num_examples, num_classes)
+        return super().server_examples(num_examples, num_classes) + count * epochs
+
+    def with_classifier(self, deployed: Deployed, params: Params, examples: int) -> Deployed:
+        """What is deployed instead, with new params of the classifier, for which so many gradients were computed."""
+        deployed = deployed._replace(params=params, examples=deployed.examples + examples)
         if not self.transforms:
-            return deployed._replace(params=params)
+            return deployed
         tested = deployed.test_features
         return deployed._replace(
             model=wrap(Transformed, deployed.model, self.tukey, self.relu),
-            params=params,
             test_features=None if tested is None else self.transformed(tested),
         )
 
     def epochs_on(self, count: int) -> int:
         """Passes over so many features."""
-        return max(self.calibration_epochs, math.ceil(_LEAST_STEPS / math.ceil(count / self.calibration_batch_size)))
+        batches = max(1, math.ceil(count / self.calibration_batch_size))
+        return max(self.calibration_epochs, math.ceil(_LEAST_STEPS / batches))
 
-    def retrain(
-        self, task: Task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int | None = None
-    ) -> Params:
+    def retrain(self, task: Task, deployed: Deployed, features: Tensor, labels: Tensor, epochs: int) -> Params:
         """The params of a model with its classifier trained again.
 
         Args:
             features: [n, feature_dim] of the model's classifier.
             labels: [n].
-            epochs: passes; by default as many as the options say.
+            epochs: passes.
         """
-        epochs = epochs or self.epochs_on(len(labels))
         settings = replace(
             task.settings,
             local_epochs=epochs,

@@ -70,6 +70,11 @@ def gradient(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
     return dict(zip(params, torch.autograd.grad(_value(loss, params, batch, view), leaves), strict=True))
 
 
+def value_of(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tensor:
+    """What a loss returns, for methods that take its gradient by other means than `gradient`: so the contract counts it."""
+    return _value(loss, params, batch, view)
+
+
 def _value(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tensor:
     """What a loss returns; raises HookError if that is no scalar."""
     value = loss(params, batch, view)

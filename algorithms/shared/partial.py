@@ -14,7 +14,17 @@ from algorithms.shared.checks import at_least, one_of
 from algorithms.shared.local_sgd import LocalResult, descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
+from algorithms.shared.types import (
+    Batch,
+    BatchPlan,
+    ClientData,
+    ClientOutputs,
+    ClientView,
+    Cohort,
+    Loss,
+    Settings,
+    Task,
+)
 from algorithms.shared.weighting import Weighs
 from bench.models.base import Model
 from bench.models.concat import SideBySide
@@ -178,8 +188,8 @@ class FitsPrivate(RoundBased):
 
     A client that has not yet taken part has an untrained private part, which does not fit the shared one. By default it
     trains the private part before it deploys a model, the shared one frozen, on the batches of one more round; this changes
-    no state, and counts in the seconds of a run, but not in its examples. A client that trains for one more round before it is
-    scored (`Scored`) trains both parts in it, and fits nothing before.
+    no state, but counts in the seconds and examples of a run. A client that trains for one more round before it is scored
+    (`Scored`) trains both parts in it, and fits nothing before.
 
     Attributes:
         fit_private: which clients train their private part before they deploy: those that have been "absent" from all rounds,
@@ -209,13 +219,25 @@ class FitsPrivate(RoundBased):
         positions = torch.tensor(self.to_fit(state, client_ids), dtype=torch.long)
         if not len(positions):
             return deployed
-        found = self.map_clients(task, self.fitted_model, task.cohort(client_ids[positions]), state).result
+        cohort = task.cohort(client_ids[positions])
+        found = self.map_clients(task, self.fitted_model, cohort, state).result
         where = positions.to(task.device)
         params, buffers = (
             tree.map(lambda rows, new: rows.index_copy(0, where, new), old, found[key])
             for key, old in (("params", deployed.params), ("buffers", deployed.buffers))
         )
-        return deployed._replace(params=params, buffers=buffers)
+        visited = sum(self.fit_visits(task.settings, size) for size in task.sizes(cohort.ids))
+        return deployed._replace(params=params, buffers=buffers, examples=deployed.examples + visited)
+
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        """Examples of which a client with so many computes gradients in `fitted_model`."""
+        return settings.num_visited(num_examples, self.smallest_batch)
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        absent = (1 - settings.participation) ** self.num_rounds(settings)
+        share = {"absent": absent, "all": 1, "none": 0}[self.fit_private]
+        own = round(share * self.fit_visits(settings, num_examples))
+        return super().deploy_workload(settings, num_examples) + own
 
 
 @dataclass(frozen=True)
@@ -228,6 +250,10 @@ class PersonalPart(FitsPrivate, KeepsPrivate, PartialSharing):
 
     def fitted_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         return self.fitted(whole(view), data, plan, view)
+
+    def fit_visits(self, settings: Settings, num_examples: int) -> int:
+        all_shared = self.shared_part == "body" and not self.head_layers
+        return 0 if all_shared else super().fit_visits(settings, num_examples)
 
 
 # Parts of a model

@@ -123,8 +123,10 @@ class RoundBased(RoundHooks):
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
             return Deployed(task.model, state["params"], state["buffers"], False)
-        outputs = self.map_clients(task, self.personal_model, task.cohort(client_ids), state)
-        return Deployed(task.model, outputs.result["params"], outputs.result["buffers"], True)
+        cohort = task.cohort(client_ids)
+        models = self.map_clients(task, self.personal_model, cohort, state).result
+        examples = self.deploy_visited(task, cohort, models)
+        return Deployed(task.model, models["params"], models["buffers"], True, examples=examples)
 
     def training(self, task: Task) -> Task:
         """The task on which clients train, from that of a run."""
@@ -161,6 +163,18 @@ class RoundBased(RoundHooks):
         """Examples of which a cohort has computed gradients in a round, repetitions included: `visits` of all, unless only the
         state after the round tells."""
         return sum(self.visits(task.settings, size) for size in task.sizes(cohort.ids))
+
+    def deploy_visits(self, settings: Settings, num_examples: int) -> int:
+        """Examples of which a client with so many computes gradients in `personal_model`."""
+        return 0
+
+    def deploy_visited(self, task: Task, cohort: Cohort, models: Tree) -> int:
+        """Examples of which a cohort has computed gradients in `personal_model`: `deploy_visits` of all, unless only what that
+        has returned tells, leaves [K, ...]."""
+        return sum(self.deploy_visits(task.settings, size) for size in task.sizes(cohort.ids))
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        return self.deploy_visits(settings, num_examples)
 
     @property
     def weighs_clients(self) -> bool:

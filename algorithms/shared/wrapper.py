@@ -97,6 +97,15 @@ class Wrapper(Algorithm):
     def validate(self, config: RunConfig) -> list[str]:
         return self.base.validate(config)
 
+    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+        return self.base.deploy_traffic(self.inside(task), model)
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        return self.base.deploy_workload(settings, num_examples)
+
+    def server_examples(self, num_examples: int, num_classes: int) -> int:
+        return self.base.server_examples(num_examples, num_classes)
+
     def traffic(self, task: Task) -> int:
         return self.base.traffic(self.inside(task))
 
@@ -140,11 +149,20 @@ class PostHoc(Wrapper):
         return deployed and self.changed(task, deployed, state, client_ids)
 
     def changed(self, task: Task, deployed: Deployed, state: State, client_ids: Tensor) -> Deployed:
-        """What these clients deploy instead of the base's shared model, after a state of the base."""
+        """What these clients deploy instead of the base's shared model, after a state of the base. Its `examples` are those of
+        the base's and of the change."""
         raise NotImplementedError
 
+    def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
+        """Bytes that all clients together receive ("bytes_down") and send ("bytes_up") for the change, beside those of the
+        base."""
+        return {"bytes_down": 0, "bytes_up": 0}
+
+    def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
+        own = self.change_traffic(task, model)
+        return {key: of_base + own[key] for key, of_base in super().deploy_traffic(task, model).items()}
+
     def traffic(self, task: Task) -> int:
-        return (
-            super().traffic(task)
-            + sum(self.deploy_traffic(task, self.deployed_model(task)).values()) // task.population
-        )
+        model = self.deployed_model(task)
+        own = sum(self.deploy_traffic(task, model).values()) - sum(super().deploy_traffic(task, model).values())
+        return super().traffic(task) + own // task.population

@@ -24,11 +24,12 @@ from algorithms.shared.client_states import without_clients
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
 from bench.contract.toy import (
+    SIZES,
     difference,
     gradients_counted,
     history,
     normalised_task,
-    other_value,
+    other_values,
     toy_task,
     train,
 )
@@ -302,8 +303,11 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     task = toy_task(**case.settings(participation, sizes=(20,) * 5))
     with gradients_counted() as counted:
         state = train(method, task)
+        in_rounds = sum(counted)
+        deployed = method.deploy(task, state, _everyone(task))
+        to_deploy = sum(counted) - in_rounds
     spent = state["costs"]
-    deploying = method.deploy_traffic(task, method.deploy(task, state, _everyone(task)).model)
+    deploying = method.deploy_traffic(task, deployed.model)
     exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up")) / task.population
     said = method.traffic(task)
     if special.exchanges_less or method.named_models:  # not all clients train the largest of the models
@@ -318,8 +322,8 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     cohort = len(task.sample_cohort(0).ids)
     whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
     first = task.settings.local_epochs * 20 * (task.population - cohort) if special.everyone_begins else 0
-    expected = round(cohort / task.population * whole) + first + method.server_examples
-    visited = spent["examples"] + method.deploy_examples(task)
+    expected = round(cohort / task.population * whole) + first
+    visited = spent["examples"]
     where = hooks_in_words(case, "passes_per_example", "visits", "workload", "local_update")
     fits = visited <= expected if method.workload_is_bound else visited == expected
     _require(
@@ -327,12 +331,27 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
         f"workload says that a run visits {expected:,} examples, but it visited {visited:,}; say how often local "
         f"training computes a gradient of an example in {where}.",
     )
-    found = sum(counted)
-    fits = found <= spent["examples"] if special.gradients_of_its_own else found == spent["examples"]
+    fits = in_rounds <= visited if special.gradients_of_its_own else in_rounds == visited
     _require(
         fits,
-        f"the costs of a run say that it visited {spent['examples']:,} examples, but gradients of {found:,} were computed; say "
+        f"the costs of a run say that it visited {visited:,} examples, but gradients of {in_rounds:,} were computed; say "
         f"how often local training computes a gradient of an example in {where}.",
+    )
+    hooks = ("deploy_workload", "server_examples", "deploy_visits", "fit_visits", "deploy", "changed", "personal_model")
+    where, counted_there = hooks_in_words(case, *hooks), deployed.examples
+    of_server = method.server_examples(20 * task.population, task.model.num_classes)
+    if participation == 1 or not method.personal:  # else only some may have to, such as clients that were absent
+        expected = of_server + cohort * method.deploy_workload(task.settings, 20)
+        _require(
+            counted_there <= expected if method.workload_is_bound else counted_there == expected,
+            f"deploy_workload and server_examples say that gradients of {expected:,} examples are computed in order to deploy, "
+            f"but what is deployed says {counted_there:,} in its examples; look at {where}.",
+        )
+    least = 0 if special.gradients_of_its_own else counted_there - of_server  # servers may compute theirs in other ways
+    _require(
+        least <= to_deploy <= counted_there,
+        f"what is deployed says in its examples that gradients of {counted_there:,} were computed in order to deploy it, but "
+        f"it were {to_deploy:,}; count them in {where}.",
     )
 
 
@@ -353,13 +372,21 @@ def every_option_has_an_effect(case: Case) -> str | None:
     default = _trained_numbers(case, case.method, local_epochs=1)
     idle, untried = {}, {}
     for name in (option.name for option in dataclasses.fields(case.method) if option.name not in case.no_effect):
-        try:
-            changed = replace(case.method, **{name: other_value(kinds[name], getattr(case.method, name))})
-        except (StopIteration, ValueError) as error:  # a type that has no other value, or one that the method refuses
-            untried[name] = str(error) or f"its type is {kinds[name]}"
-            continue
-        if torch.equal(_trained_numbers(case, changed, local_epochs=1), default):
-            idle[name] = f"{name} from {getattr(case.method, name)} to {getattr(changed, name)}"
+        now, tried, why = getattr(case.method, name), [], f"its type is {kinds[name]}"
+        for value in other_values(kinds[name], now):
+            try:
+                changed = _trained_numbers(case, replace(case.method, **{name: value}), local_epochs=1)
+            except ValueError as error:  # one that the method refuses
+                why = why if tried else str(error)
+                continue
+            tried.append(value)
+            if not torch.equal(changed, default):
+                break
+        else:
+            if tried:
+                idle[name] = f"{name} from {_shown(now)} to {' or '.join(map(_shown, tried))}"
+            else:
+                untried[name] = why
     if case.reports_idle:
         return f"not seen on a toy task: {', '.join([*idle, *untried])}" if idle or untried else None
     _require(
@@ -370,9 +397,10 @@ def every_option_has_an_effect(case: Case) -> str | None:
     named = ",".join(idle)
     _require(
         not idle,
-        f"changing {' or '.join(idle.values())} changes nothing that is deployed, but an option must have an effect; read "
-        f"{' and '.join(f'self.{name}' for name in idle)} in {hooks_in_words(case)}, start from a value that acts on toy "
-        f"tasks, --set {','.join(f'{name}=VALUE' for name in idle)}, or name it by --no-effect {named} and test it yourself.",
+        f"changing {', and '.join(idle.values())} changes nothing that is deployed on toy tasks, whose cohorts have "
+        f"{len(SIZES)} clients, but an option must have an effect; read {' and '.join(f'self.{name}' for name in idle)} in "
+        f"{hooks_in_words(case)}, start from a value that acts there, --set {','.join(f'{name}=VALUE' for name in idle)}, or "
+        f"name it by --no-effect {named} and test it yourself.",
     )
     return None
 
@@ -441,6 +469,10 @@ def description_is_one_sentence(case: Case) -> None:
         f"the description is {text!r}, but it must be a sentence of fewer than 120 letters with a full stop; write it into the "
         f"first line of the docstring of {algorithms.REGISTRY[case.name].place}.",
     )
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _everyone(task) -> torch.Tensor:

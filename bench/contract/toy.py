@@ -106,6 +106,21 @@ def other_value(kind, value):
     return next(choice for choice in _choices(kind) if choice != value)
 
 
+def other_values(kind, value) -> list:
+    """Valid values of an option beside the one that it has, if there are any, `other_value` first: an option may act only where
+    it is far smaller or larger, such as a share of so few clients."""
+    if isinstance(value, bool) or is_dataclass(value):
+        return [other_value(kind, value)]
+    if isinstance(value, int):
+        found = [other_value(kind, value), value - 1, 2 * value, value // 2, 1, 0]
+    elif isinstance(value, float):
+        scaled = [value * 10.0**power for power in (-1, 1, -2, 2, -4, 4)]
+        found = [other_value(kind, value), *scaled, 0.3, 0.5, 0.9, 1.0, 0.0]
+    else:
+        found = _choices(kind)
+    return [one for one in dict.fromkeys(found) if one != value]
+
+
 def _choices(kind) -> list:
     """Values of a type: all of a Literal, one of a plain type, all of the parts of a union."""
     if kind in (plain := {bool: [True], int: [1], float: [0.5]}):
@@ -125,7 +140,8 @@ def train(algorithm, task, rounds: int | None = None):
 
 @contextmanager
 def gradients_counted() -> Iterator[list[int]]:
-    """Examples of each call of `gradient` meanwhile, on the engine loop, without those within a loss, of its batch."""
+    """Examples of each call of `gradient` or `value_of` meanwhile, on the engine loop, without those within a loss, of its
+    batch."""
     sizes: list[int] = []
     plain, is_inside = local_sgd._value, False
 

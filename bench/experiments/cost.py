@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def examples_to_train(config: RunConfig) -> int:
-    """Training examples of a run, summed over clients, epochs and rounds, with those of which the server computes gradients; 0
-    where the size of the dataset is unknown.
+    """Training examples of a run, summed over clients, epochs and rounds, with those of which clients and the server compute
+    gradients in order to deploy; 0 where the size of the dataset is unknown.
 
     As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
     """
@@ -45,8 +45,12 @@ def examples_to_train(config: RunConfig) -> int:
         each, more = divmod(examples, config.clients)
         sizes = Counter({each: config.clients - more, each + 1: more})
     method = _method(json.dumps(config.algorithm)).for_model(models.has_buffers(config.model))
-    of_all = sum(clients * method.workload(Settings.of(config), size) for size, clients in sizes.items() if size)
-    return round(config.cohort_size * of_all / config.clients) + method.server_examples
+    settings, sizes = Settings.of(config), Counter({size: clients for size, clients in sizes.items() if size})
+    of_all = sum(clients * method.workload(settings, size) for size, clients in sizes.items())
+    deploying = sum(clients * method.deploy_workload(settings, size) for size, clients in sizes.items())
+    in_cohort = round(config.cohort_size * (of_all + (0 if method.personal else deploying)) / config.clients)
+    of_server = method.server_examples(examples, info.num_classes if info else 0)
+    return in_cohort + (deploying if method.personal else 0) + of_server
 
 
 def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, int]:

@@ -198,7 +198,9 @@ class RoundRow(TypedDict, total=False):
     Attributes:
         round: from 1 on.
         bytes_down, bytes_up: received and sent since the first round, mean over the population.
-        examples: trained on since the first round, by all clients.
+        examples: trained on since the first round, by all clients, and in order to deploy an evaluated model.
+        deploy_examples: how many of these are in order to deploy it; missing if none are, and in rows of earlier versions, of
+            which only those of one-shot methods count them.
         seconds: since the first round.
         loss: mean cross-entropy.
         metrics: what the method and callbacks have measured, "method/<name>" or "<callback>/<name>"; None where that is not
@@ -210,6 +212,7 @@ class RoundRow(TypedDict, total=False):
     bytes_down: float
     bytes_up: float
     examples: float
+    deploy_examples: float
     examples_per_second: float
     seconds: float
     loss: float

@@ -164,8 +164,9 @@ class Run:
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
             "bytes_down", "bytes_up" (mean per client of the population), "examples" trained on, "seconds" of training and
-            evaluation; "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are
-            any; and "local_models", if they are traced in an evaluated round (see `bench.callbacks.local_models`).
+            evaluation; "deploy_examples", those of the examples that were trained on in order to deploy what is evaluated, if
+            any; "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are any; and
+            "local_models", if they are traced in an evaluated round (see `bench.callbacks.local_models`).
         """
         times = self._seconds, self._cpu_seconds
         known = self.state, list(self.rows), times, self._diverged, self._client_accuracies, dict(self._own)
@@ -237,7 +238,7 @@ class Run:
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to
         deploy it, and its test metrics; the run has diverged if these are not finite."""
-        spent, scores, self._deployed = dict(self.state["costs"]), {}, None
+        spent, scores, deploying, self._deployed = dict(self.state["costs"]), {}, {}, None
         if not tree.all_finite(self.algorithm.finite_check(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
@@ -246,13 +247,14 @@ class Run:
             scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
                 spent[key] += num_bytes
-            spent["examples"] += self.algorithm.deploy_examples(self.task)
+            deploying = {"deploy_examples": self._deployed.examples} if self._deployed.examples else {}
+            spent["examples"] += self._deployed.examples
             if not all(map(math.isfinite, scores.values())):
                 scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
             else:
                 self._client_accuracies = client_accuracies
         per_client = {key: spent[key] / self.task.population for key in ("bytes_down", "bytes_up")}
-        return {"round": self.round, **per_client, "examples": spent["examples"], **scores}
+        return {"round": self.round, **per_client, "examples": spent["examples"], **deploying, **scores}
 
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""

@@ -3,13 +3,23 @@
 import dataclasses
 
 import pytest
+import torch
 
 import algorithms
 from algorithms.ditto import Ditto
+from algorithms.fedov import FedOV
+from algorithms.fusefl import FuseFL
 from algorithms.local_training import LocalTraining
+from algorithms.per_fedavg import PerFedAvg
 from algorithms.shared import calibration
 from bench.contract.cases import Case
-from bench.contract.checks import CHECKS, batch_norm_is_trained_and_its_statistics_move, every_option_has_an_effect
+from bench.contract.checks import (
+    CHECKS,
+    batch_norm_is_trained_and_its_statistics_move,
+    every_option_has_an_effect,
+    what_a_run_costs_is_known_before,
+)
+from bench.contract.toy import toy_task, train
 from tests.support import kinds
 from tests.support.toy import TESTED_ELSEWHERE, toy, toy_method
 
@@ -62,6 +72,51 @@ def test_every_method_keeps_the_contract(key, check):
     if check.function is batch_norm_is_trained_and_its_statistics_move and case.method.named_models:
         pytest.skip("it trains models that it names, here without batch norm; with it: test_fedconcat.py")
     check(case)
+
+
+DEPLOYING = [
+    ("finetune", {"finetune_length": 5, "finetune_unit": "epochs"}, 500),
+    ("finetune-head", {"finetune_length": 0}, 0),
+    *((name, {"scored": "after"}, 200) for name in ("feddbe", "gpfl", "fedcp", "fedbn")),
+    ("fedamp", {"scored": "before"}, 0),
+    ("fedala", {"scored": "before"}, 80),
+    ("fedala", {"scored": "after"}, 280),
+    ("fedpac", {"scored": "after"}, 300),
+    ("fedas", {"scored": "before", "fit_private": "all"}, 100 + 100 + 200),
+    ("fedas", {"scored": "after", "fit_private": "all"}, 200),
+    ("fedpac", {"fit_private": "all"}, 100),
+    ("fedrep", {"fit_private": "all"}, 400),
+    ("fedper", {"fit_private": "all"}, 200),
+    ("fedper", {"fit_private": "all", "head_layers": 0}, 0),
+    ("gpfl", {"fit_private": "all"}, 200),
+    ("fedcp", {"fit_private": "all", "gate": "global"}, 0),
+    ("fedper", {}, 0),
+    ("per-fedavg", {}, 30),
+    ("fedcollab", {"base": PerFedAvg()}, 30),
+    ("fedlpa", {}, 100),
+    ("ccvr", {}, 10 * 300),
+]
+
+
+@pytest.mark.parametrize("participation", [0.4, 1.0])
+@pytest.mark.parametrize(("name", "options", "examples"), DEPLOYING)
+def test_gradients_that_are_computed_in_order_to_deploy_count(name, options, examples, participation):
+    """Those of 5 clients with 20 examples each, in batches of 6, with 2 local epochs."""
+    case = case_of(name, **options)
+    what_a_run_costs_is_known_before(case, participation)
+    if participation == 1:
+        method, task = case.method, toy_task(sizes=(20,) * 5)
+        assert method.deploy(task, train(method, task), torch.arange(5)).examples == examples
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [("finetune", FedOV()), ("finetune", FuseFL()), ("ccvr", FuseFL())],
+)
+def test_a_wrapper_counts_what_deploying_its_base_costs(name, base):
+    case = case_of(name, base=base)
+    special = dataclasses.replace(case.special, gradients_of_its_own=True, exchanges_less=base.traffic_is_bound)
+    what_a_run_costs_is_known_before(dataclasses.replace(case, special=special), 1.0)
 
 
 def test_what_methods_share_lies_in_no_method_of_another_file():

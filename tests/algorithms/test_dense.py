@@ -307,8 +307,7 @@ def test_images_of_which_gradients_are_computed_count(shift, monkeypatch):
     counted(Student, "learns", lambda student, x, teacher: x)
     counted(module, "shifted", lambda x, *_: x)
     method = small(shift=shift)
-    deployed(method, task)
-    assert sum(rows) == method.deploy_examples(task) == method.server_examples > 0
+    assert deployed(method, task).examples == sum(rows) == method.server_examples(task.population, 3) > 0
 
 
 def test_dense_has_the_training_of_oneshot_and_nothing_more_to_send():

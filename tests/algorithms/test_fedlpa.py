@@ -1,6 +1,7 @@
 """FedLPA: its factors, and solutions that they lead to."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from algorithms import fedlpa
 from algorithms.fedlpa import FedLPA, conjugate_gradients, curvature, layer_factors
 from algorithms.oneshot import OneShot
+from algorithms.shared.types import Batch
 from bench import models
 from bench.models.base import BoundModel, Model
 from tests.support.by_hand import double
@@ -37,10 +39,15 @@ def lpa_factors():
     a, b = [], []
     for k, (x, y) in enumerate(zip(given["layer_inputs"], given["y"], strict=True)):
         params = {"classifier.weight": m[k][:, :-1].contiguous(), "classifier.bias": m[k][:, -1].contiguous()}
-        sums = curvature(OneLayer((2, 1, 1), 2), params, {}, double(x), torch.tensor(y), ["classifier"])["classifier"]
+        sums = factors_of(OneLayer((2, 1, 1), 2), params, double(x), torch.tensor(y), ["classifier"])["classifier"]
         a.append(sums.a / len(y))
         b.append(sums.b / len(y))
     return m, torch.stack(a), torch.stack(b), double(given["p"])
+
+
+def factors_of(model, params, x, y, layers):
+    """The factors of a client with this model and one batch."""
+    return curvature(Batch(x, y), SimpleNamespace(model=BoundModel(model, {}), params=params), layers)
 
 
 def lpa(**options):
@@ -98,7 +105,7 @@ def test_patches_and_gradients_of_a_convolution_are_those_of_the_layer():
     original = fedlpa.layer_factors
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fedlpa, "layer_factors", lambda *rows: found.setdefault(len(found), rows) and original(*rows))
-        curvature(model, params, {}, x, y, [*model.layers()])
+        factors_of(model, params, x, y, [*model.layers()])
     leaves = {name: leaf.clone().requires_grad_() for name, leaf in params.items()}
     torch.nn.functional.cross_entropy(BoundModel(model, {})(leaves, x), y, reduction="sum").backward()
     for (rows, slopes), layer in zip(found.values(), model.layers(), strict=True):

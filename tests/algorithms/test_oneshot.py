@@ -124,20 +124,23 @@ def test_gradients_of_the_aggregator_count(monkeypatch):
     method = Fens(base=OneShot(hold_out=0.4), aggregator_rounds=3, aggregator_batch_size=4)
     rows = counting(monkeypatch, RoundHooks, "local_loss", lambda method, params, batch, view: len(batch.y))
     state = train(method, task)
+    assert sum(method.workload(task.settings, size) for size in SIZES) == state["costs"]["examples"]
     del rows[:]
-    method.deploy(task, state, EVERYONE)
-    assert sum(rows) == method.deploy_examples(task) == 3 * (4 + 1 + 4 + 3 + 4)
-    assert sum(method.workload(task.settings, size) for size in SIZES) == state["costs"]["examples"] + sum(rows)
+    assert method.deploy(task, state, EVERYONE).examples == sum(rows) == 3 * (4 + 1 + 4 + 3 + 4)
+    assert sum(rows) == sum(method.deploy_workload(task.settings, size) for size in SIZES)
 
 
 def test_the_pass_for_curvature_counts(monkeypatch):
     task = toy_task(rounds=1, local_epochs=1, participation=0.6)
     method = FedLPA(base=OneShot(hold_out=0.3))
     state = train(method, task)
-    rows = counting(monkeypatch, fedlpa, "curvature", lambda model, params, buffers, x, *_: len(x))
-    method.deploy(task, state, EVERYONE)
+    rows = counting(monkeypatch, fedlpa, "curvature", lambda batch, *_: len(batch.y))
     cohort = task.sample_cohort(0).ids
-    assert sum(rows) == method.deploy_examples(task) == sum(n - num_held(n, 0.3) for n in task.sizes(cohort))
+    assert (
+        method.deploy(task, state, EVERYONE).examples
+        == sum(rows)
+        == sum(n - num_held(n, 0.3) for n in task.sizes(cohort))
+    )
 
 
 @pytest.mark.parametrize("name", ["fens", "fedlpa", "dense", "co-boosting"])
@@ -148,8 +151,10 @@ def test_what_follows_the_training_is_in_the_row_of_a_run_and_known_before(name,
     config = resolve({"algorithm": name, **common, **small})
     base = trained_by(config)
     run = Run(config, datasets.load("digits", None))
-    row, more = run.step(), run.algorithm.deploy_examples(run.task)
-    assert more > 0 and row["examples"] == examples_to_train(config) == examples_to_train(base) + more
+    row = run.step()
+    more = row["deploy_examples"]
+    assert more == run.deployed.examples > 0
+    assert row["examples"] == examples_to_train(config) == examples_to_train(base) + more
     cells = [Cell("digits", {}, one, run_id(one)) for one in (base, config)]
     *_, total = costs(cells, Store(tmp_path))
     assert (total["trainings"], total["examples"]) == (1, row["examples"])

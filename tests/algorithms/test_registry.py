@@ -8,7 +8,7 @@ import pytest
 
 import algorithms
 from bench import imports
-from tests.support import method_files
+from tests.support import method_files, methods_page
 
 MINE = '''"""Mine: a method."""
 
@@ -22,6 +22,21 @@ from algorithms import RoundBased, registered
 class Mine(RoundBased):
     strength: float = 1.0
 '''
+
+
+WITHOUT_PAPER = """
+    apfl co-boosting dense f-dafl fedacg fedala fedamp fedas fedawa fedbn fedcm fedcp feddbe feddc fedgamma fedlesam fedlesam-d
+    fedlesam-s fedlpa fedmlb fedmoswa fednh fedov fedpac fedrcl fedsmoo fedsol fedspeed fedswa fens fens-linear gpfl
+"""
+
+
+def test_methods_that_were_written_without_their_paper_say_so():
+    """Whoever has read a paper, or words its absence in another way, changes this list."""
+    found = [
+        name for name, entry in algorithms.REGISTRY.items() if entry.lab is None and algorithms.is_without_paper(name)
+    ]
+    assert sorted(found) == WITHOUT_PAPER.split()
+    assert all(f"`{name}`" in methods_page.without_paper() for name in found)
 
 
 @pytest.fixture

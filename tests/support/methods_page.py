@@ -54,6 +54,7 @@ def render() -> str:
     parts = [
         "## All methods",
         _BLOCKS,
+        without_paper(),
         *(_file(names) for names in files),
         "## Options of several methods",
         *(_shared(owner, keys) for owner, keys in shared.items()),
@@ -62,6 +63,15 @@ def render() -> str:
         _pairs(),
     ]
     return "\n\n".join(parts)
+
+
+def without_paper() -> str:
+    """Which methods were written without their paper, in one place."""
+    found = ", ".join(f"`{name}`" for name in _names() if algorithms.is_without_paper(name))
+    return (
+        "Of these methods the text of the paper was not at hand. They follow public code, abstracts, or what others say, and "
+        f"each says so in its file: {found}."
+    )
 
 
 def _names() -> list[str]:

@@ -1,13 +1,12 @@
 """The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import algorithms
+from algorithms.fedlpa import FedLPA
 from bench.cli import check as check_command
-from bench.contract.cases import Case, said_by
+from bench.contract.cases import Case, Special, said_by
 from bench.contract.checks import (
     CHECKS,
     Check,
@@ -81,9 +80,10 @@ def test_a_method_that_is_right_passes_every_check(lab):
 def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
     case = lab(RIGHT.replace("    strength: float = 1.0\n", "    strength: float = 1.0\n    depth: int = 3\n"))
     assert found(case, every_option_has_an_effect) == (
-        "FAILED: Every option, changed alone, changes what is deployed: changing depth from 3 to 4 changes nothing that is "
-        f"deployed, but an option must have an effect; read self.depth in local_loss in {PLACE}, start from a value that acts "
-        "on toy tasks, --set depth=VALUE, or name it by --no-effect depth and test it yourself."
+        "FAILED: Every option, changed alone, changes what is deployed: changing depth from 3 to 4 or 2 or 6 or 1 or 0 "
+        "changes nothing that is deployed on toy tasks, whose cohorts have 5 clients, but an option must have an effect; read "
+        f"self.depth in local_loss in {PLACE}, start from a value that acts there, --set depth=VALUE, or name it by "
+        "--no-effect depth and test it yourself."
     )
     named = Case("fedmine", case.method, no_effect=["depth"])
     assert found(named, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
@@ -91,12 +91,43 @@ def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
     assert found(reported, every_option_has_an_effect).endswith("; not seen on a toy task: depth.")
 
 
-def test_an_option_that_acts_at_small_values_only_passes_from_such_a_value(lab):
+TRIMMED = '''"""FedMine: a mean of clients without the largest and the smallest updates."""
+
+from dataclasses import dataclass
+
+from algorithms import RoundBased, registered, tree
+
+
+@registered("fedmine")
+@dataclass(frozen=True)
+class FedMine(RoundBased):
+    trim: float = 0.1
+
+    def __post_init__(self):
+        if not 0 <= self.trim < 0.5:
+            raise ValueError(f"trim must be at least 0 and below 0.5, but got {self.trim}.")
+
+    def aggregate(self, task, params, server, updates, cohort):
+        def trimmed(rows):
+            cut = int(self.trim * len(rows))
+            return rows.sort(0).values[cut : len(rows) - cut].mean(0)
+
+        return tree.add(params, tree.map(trimmed, updates["delta"])), server
+'''
+
+
+@pytest.mark.parametrize("trim", [0.1, 0.2, 0.3, 0.4])
+def test_a_share_of_clients_acts_on_a_toy_cohort_though_not_nearby(lab, trim):
+    lab(TRIMMED)
+    method = algorithms.make("fedmine", trim=trim)
+    case = Case("fedmine", method, special=said_by(method))
+    assert found(case, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
+
+
+def test_an_option_that_acts_at_small_values_only_passes(lab):
     clipped = RIGHT.replace("strength: float = 1.0", "radius: float = 50.0")
     case = lab(clipped.replace("self.strength * drift", "drift.clamp(max=self.radius)"))
-    assert "--set radius=VALUE" in found(case, every_option_has_an_effect)
-    small = replace(case, method=algorithms.make("fedmine", radius=0.001))
-    assert found(small, every_option_has_an_effect).startswith("ok: ")
+    assert found(case, every_option_has_an_effect).startswith("ok: ")
 
 
 def test_an_option_without_a_second_value_is_named(lab):
@@ -174,6 +205,38 @@ def test_passes_that_costs_leave_out_are_counted(lab):
         "FAILED: What a run costs is known before it is trained (participation 0.7): the costs of a run say that it visited "
         "360 examples, but gradients of 540 were computed; say how often local training computes a gradient of an example in "
         f"local_update in {PLACE}."
+    )
+
+
+PERSONAL = """
+    personal = True
+
+    def personal_model(self, data, plan, view):
+        trained = descend(self.local_loss, view.params, data, plan, view).params
+        return {"params": trained, "buffers": view.buffers}
+"""
+COUNTED = """
+    def deploy_visits(self, settings, num_examples):
+        return settings.num_visited(num_examples)
+"""
+
+
+def test_gradients_in_order_to_deploy_are_counted(lab):
+    """5 clients with 20 examples train for 2 epochs before they deploy; and FedLPA, which takes gradients in its own way."""
+    text = RIGHT.replace("RoundBased", "RoundBased, descend", 1) + PERSONAL
+    assert found(lab(text), what_a_run_costs_is_known_before).endswith(
+        "what is deployed says in its examples that gradients of 0 were computed in order to deploy it, but it were 200; count "
+        f"them in personal_model in {PLACE}."
+    )
+    assert found(lab(text + COUNTED), what_a_run_costs_is_known_before).startswith("ok: ")
+
+
+def test_a_wrong_number_of_gradients_in_order_to_deploy_is_told(monkeypatch):
+    case = Case("fedlpa", algorithms.make("fedlpa"), special=Special())
+    assert found(case, what_a_run_costs_is_known_before).startswith("ok: ")
+    monkeypatch.setattr(FedLPA, "deploy_workload", lambda self, settings, num_examples: 7 * num_examples + 3)
+    assert "gradients of 429 were computed in order to deploy it, but it were 60;" in found(
+        case, what_a_run_costs_is_known_before
     )
 
 

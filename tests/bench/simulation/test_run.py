@@ -14,7 +14,7 @@ from algorithms.shared import row_files, tree
 from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
 from bench.errors import ConfigError
-from bench.experiments.cost import bytes_per_client
+from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.results.artifacts import Folder
@@ -55,6 +55,41 @@ def train(digits, folder=None, retention=None, engine="auto", **settings):
 
 def without_times(rows):
     return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "deploying"),
+    [
+        ({"name": "finetune", "finetune_length": 2, "finetune_unit": "epochs"}, 2 * 100),
+        ({"name": "per-fedavg"}, 10 * 8),
+        ({"name": "feddbe", "scored": "after"}, 100),
+        ({"name": "fedrep", "fit_private": "all"}, 2 * 100),
+        ({"name": "ccvr", "virtual_per_class": 3}, 30 * 1000),
+        ({"name": "fedavg"}, 0),
+    ],
+    ids=lambda given: given["name"] if isinstance(given, dict) else "",
+)
+def test_gradients_in_order_to_deploy_are_in_the_row_once_and_known_before(digits, algorithm, deploying):
+    """10 clients of 10 examples, of which 5 take part in a round, and all deploy."""
+    settings = {"partition": "iid", "train_examples": 100, "participation": 0.5, "batch_size": 8, "evaluate_every": 1}
+    run = train(digits, algorithm=algorithm, **settings)
+    assert [row.get("deploy_examples", 0) for row in run.rows] == [deploying] * 3
+    costs = [row["examples"] - deploying for row in run.rows]
+    assert costs == [costs[0], costs[1], run.state["costs"]["examples"]] and costs[0] < costs[1] < costs[2]
+    config = resolve({**DIGITS, "algorithm": algorithm, **settings})
+    assert examples_to_train(config) == run.rows[-1]["examples"]
+
+
+def test_few_clients_are_absent_from_all_of_many_rounds(digits):
+    """Before a run, heads that are fitted count as often as clients can be expected to be absent from all rounds."""
+    settings = {**DIGITS, "partition": "iid", "train_examples": 1000, "participation": 0.5}
+    few, many = (
+        examples_to_train(
+            resolve({**settings, "rounds": rounds, "algorithm": {"name": "fedper", "fit_private": "absent"}})
+        )
+        for rounds in (2, 20)
+    )
+    assert few == 2 * 500 + 10 * 25 and many == 20 * 500
 
 
 def test_a_row_per_round_with_accuracy_traffic_and_work(digits):
