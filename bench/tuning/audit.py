@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import algorithms
 from bench import references
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import RunConfig, run_id
@@ -37,8 +38,8 @@ from datasets import DataError, Dataset, resized
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
 # Settings that may follow from incomplete images.
 _OF_IMAGES = {"clients", "first_clients", "train_examples", "test_examples"}
-# Of the layout of a table: which numbers it shows, under which names, and which of them compete.
-_OF_TABLE = ("rows", "columns", "rounds_shown", "compared", "names")
+# Of the layout of a table: which numbers it shows, and which of them compete.
+_OF_TABLE = ("rows", "columns", "rounds_shown", "compared")
 
 
 class Audit(NamedTuple):
@@ -230,6 +231,16 @@ def _check_table(grid: GridSpec, stored: StoredGrid) -> None:
         says = cast(Mapping[str, Any], stored["report"]).get(key, Layout.model_fields[key].get_default())
         if says != of_file[key]:
             raise _Contradiction(f"the {key.replace('_', ' ')} of its table are {says}, but {of_file[key]} by its file")
+    given = stored["report"].get("names", {}).get("algorithm", {})
+    titles = {_letters(algorithms.title_of(name)): name for name in algorithms.REGISTRY}
+    for name, text in given.items():
+        other = titles.get(_letters(text), name)
+        if other != name and given != grid.report.names.get("algorithm", {}):
+            raise _Contradiction(f"its table calls {name} {text}, which is {other}")
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _on_images(
