@@ -11,9 +11,9 @@ from bench.results.records import Config, RoundRow, RunRecord
 from bench.simulation.run import Run
 from datasets import Dataset, skew
 
-_COUNTED = ("round", "bytes_down", "bytes_up", "examples")  # equal on every processor
+_COUNTED = ("round", "bytes_down", "bytes_up", "examples", "deploy_examples")  # equal on every processor
 _SCORES = (*ACCURACIES, "loss")
-_LATER = ("metrics",)  # of rows, which the rows of earlier versions lack
+_LATER = ("metrics", "deploy_examples")  # of rows, which the rows of earlier versions lack
 # Of a record: a reviewer relies on them, and those of earlier versions lack them.
 _SAID = ("code", "data", "partition_digest")
 FIRST_ROUND = 0.005  # of an accuracy: 0.2 points were seen after 1,500 steps of training on another kind of processor

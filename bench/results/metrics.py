@@ -160,8 +160,8 @@ METRICS = _Metrics(
         ranked=False,
     ),
     gradient_passes=Metric(
-        "gradients of single examples that all clients compute in a whole run, and the server where it trains on images, in "
-        "millions; less is better",
+        "gradients of single examples that all clients compute in a whole run and in order to deploy, and the server where it "
+        "trains on images, in millions; less is better",
         "M gradient passes",
         less_is_better=True,
         cost="passes",

@@ -198,9 +198,9 @@ class RoundRow(TypedDict, total=False):
     Attributes:
         round: from 1 on.
         bytes_down, bytes_up: received and sent since the first round, mean over the population.
-        examples: trained on since the first round, by all clients, and in order to deploy an evaluated model.
-        deploy_examples: how many of these are in order to deploy it; missing if none are, and in rows of earlier versions, of
-            which only those of one-shot methods count them.
+        examples: trained on since the first round, by all clients.
+        deploy_examples: trained on besides, in order to deploy the evaluated model; missing if there are none, and in rows of
+            earlier versions.
         seconds: since the first round.
         loss: mean cross-entropy.
         metrics: what the method and callbacks have measured, "method/<name>" or "<callback>/<name>"; None where that is not

@@ -164,8 +164,8 @@ class Run:
         Returns:
             "round" (from 1), accuracies in [0, 1] if the round is evaluated and there is a model, and so far:
             "bytes_down", "bytes_up" (mean per client of the population), "examples" trained on, "seconds" of training and
-            evaluation; "deploy_examples", those of the examples that were trained on in order to deploy what is evaluated, if
-            any; "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are any; and
+            evaluation; "deploy_examples", those that were trained on in order to deploy what is evaluated, if any;
+            "examples_per_second" of this round's training; "metrics" of the method and of callbacks, if there are any; and
             "local_models", if they are traced in an evaluated round (see `bench.callbacks.local_models`).
         """
         times = self._seconds, self._cpu_seconds
@@ -248,7 +248,6 @@ class Run:
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
                 spent[key] += num_bytes
             deploying = {"deploy_examples": self._deployed.examples} if self._deployed.examples else {}
-            spent["examples"] += self._deployed.examples
             if not all(map(math.isfinite, scores.values())):
                 scores, self._diverged = {}, f"the test loss was not finite after round {self.round}"
             else:

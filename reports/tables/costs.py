@@ -61,7 +61,7 @@ def _cost(record: ReportedRecord, metric: str) -> float | str:
         return NOT_RECORDED if None in parts else sum(parts) / 60
     if about.cost == "passes":
         last = record.get("last_row", {})
-        return last["examples"] / 1e6 if "examples" in last else NOT_RECORDED
+        return (last["examples"] + last.get("deploy_examples", 0)) / 1e6 if "examples" in last else NOT_RECORDED
     if about.target is None:
         return record["bytes_per_client"] / 1e6 if "bytes_per_client" in record else NOT_RECORDED
     row = record["reached"][about.target]

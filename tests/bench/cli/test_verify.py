@@ -308,6 +308,17 @@ def test_rounds_without_an_accuracy_are_no_success(store):
     assert code == 2 and text.endswith("1 no accuracy compared, 1 first rounds equal; no run of local was confirmed.\n")
 
 
+def test_rows_of_before_examples_in_order_to_deploy_counted_are_equal(store):
+    def without(rows):
+        for row in rows:
+            row.pop("deploy_examples", None)
+
+    found = trained(algorithm="per-fedavg", partition="iid")
+    assert found.run.rows[-1]["deploy_examples"] > 0
+    rewrite(store, found, without)
+    assert verify(store.folder)[1].endswith("\n1 equal.\n")
+
+
 def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_trained_again(store):
     search = make(
         "fedavg", {"clients": 5, "rounds": 9}, searcher="random", scheduler="asha", samples=1, space="training"
