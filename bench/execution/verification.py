@@ -207,7 +207,7 @@ class Verifier:
         if run is last:
             pass
         elif trained is None:
-            _train(run, len(rows), self._limits)
+            _train(run, len(rows), self._limits, rows)
         elif not self._start_from(trained, run, images, record, device):
             lasts = f"which takes over {self._limits.minutes:g} minutes; --whole trains it"
             return Verdict(UNEVALUATED, f"not compared: it starts from the end of {run_id(trained)}, {lasts}", 0, of)
@@ -319,15 +319,29 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {in_short(error)[:300]}"
 
 
-def _train(run: Run, until: int, limits: Limits) -> None:
-    """Trains so many rounds; only the first ones, if these take so long here that all would take too long."""
+def _train(run: Run, until: int, limits: Limits, stored: Sequence[RoundRow] = ()) -> None:
+    """Trains so many rounds; only the first ones, if these take so long here that all would take too long.
+
+    Args:
+        stored: the rounds of its record.
+    """
     begin, first = time.monotonic(), min(limits.rounds, until)
     patience = max(_LEAST_PATIENCE, _PATIENCE * limits.minutes)
     while not run.finished and len(run.rows) < until:
         done, minutes = len(run.rows), (time.monotonic() - begin) / 60
-        if done == first and minutes / first * until > limits.minutes or done > first and minutes > patience:
+        if done == first and minutes * times_of_first(first, until, stored) > limits.minutes:
+            return
+        if done > first and minutes > patience:
             return
         run.step()
+
+
+def times_of_first(first: int, until: int, stored: Sequence[RoundRow]) -> float:
+    """How often all rounds take as long as the first ones: as often as they are more, unless the seconds of a record say less,
+    as of rounds that train a classifier alone. What a record says cannot shorten what is compared."""
+    known = [stored[number - 1].get("seconds", 0.0) for number in (first, until) if number <= len(stored)]
+    by_seconds = known[1] / known[0] if len(known) == 2 and known[0] > 0 else math.inf
+    return min(until / first, max(1.0, by_seconds))
 
 
 def _unlike(record: RunRecord, device: str) -> list[str]:

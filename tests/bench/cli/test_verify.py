@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from algorithms.fedprox import FedProx
 from algorithms.shared import tree
 from bench.cli.app import app
-from bench.execution.verification import draw
+from bench.execution.verification import draw, times_of_first
 from bench.results import verified
 from bench.results.store import Store
 from bench.tuning.study import Study
@@ -295,6 +295,20 @@ def test_of_a_run_that_takes_long_here_the_first_rounds_are_trained_and_said(sto
     assert "equal, all 4 rounds" in verify(store.folder, "--minutes", 0, "--whole")[1]
     rewrite(store, fedprox, lower(0.01, 1), **ELBRUS | {"versions": {"torch": "1.0"}})
     assert verify(store.folder, "--minutes", 0)[0] == 1
+
+
+def test_later_rounds_may_take_less_than_the_first_ones_and_no_record_makes_them_take_more():
+    """Those of FedConcat train a classifier alone."""
+    rows = [{"round": number, "seconds": 30.0 * min(number, 7) + max(0, number - 7)} for number in range(1, 73)]
+    assert times_of_first(3, 72, rows) == pytest.approx((210 + 65) / 90)
+    for lie in (
+        [{**rows[0], "seconds": 1e9}] * 72,
+        [],
+        [{"round": 1}] * 72,
+        [{**row, "seconds": -1.0} for row in rows],
+    ):
+        assert 1 <= times_of_first(3, 72, lie) <= 24
+    assert times_of_first(3, 72, [*rows[:-1], {**rows[-1], "seconds": 1e9}]) == 24
 
 
 def test_rounds_without_an_accuracy_are_no_success(store):
