@@ -222,7 +222,7 @@ def title_of(name: str) -> str:
     if title := entry.given.get("title"):
         return title
     head = _text(entry.path).lstrip().removeprefix('"""').partition("\n")[0].partition(":")[0]
-    return head if _letters(head) == _letters(name) else name
+    return head if letters(head) == letters(name) else name
 
 
 def version_of(name: str) -> tuple[int, str]:
@@ -282,7 +282,8 @@ def _version_in(node: ast.ClassDef, text: str) -> tuple[int, str] | None:
     return None
 
 
-def _letters(text: str) -> str:
+def letters(text: str) -> str:
+    """A name without case, spaces and signs, as names of methods are compared."""
     return "".join(filter(str.isalnum, text.lower()))
 
 

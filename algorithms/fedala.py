@@ -39,7 +39,7 @@ class FedALA(Scored):
     t^ = t + (w - t) W and then W = clip(W - eta dL/dt^ (w - t), 0, 1), elementwise. It starts from w with t^ in place of its
     last tensors. At the first use it goes on for epochs, until more than 10 have run and the losses of the last batches of the
     last 10 have a standard deviation below `threshold`, at most for 100; at every later use it has one epoch, and W goes on
-    from the last one. The epochs count among the examples trained on, as do those before models are scored.
+    from the last one. The epochs count among the examples trained on; those before models are scored, among those of deploying.
 
     Clients that are absent keep t and W. A weight of 1 is exactly w. The epochs' augmentations are those of the round.
 

@@ -188,8 +188,8 @@ class FitsPrivate(RoundBased):
 
     A client that has not yet taken part has an untrained private part, which does not fit the shared one. By default it
     trains the private part before it deploys a model, the shared one frozen, on the batches of one more round; this changes
-    no state, but counts in the seconds and examples of a run. A client that trains for one more round before it is scored
-    (`Scored`) trains both parts in it, and fits nothing before.
+    no state, but counts in the seconds of a run, and in the examples of deploying. A client that trains for one more round
+    before it is scored (`Scored`) trains both parts in it, and fits nothing before.
 
     Attributes:
         fit_private: which clients train their private part before they deploy: those that have been "absent" from all rounds,

@@ -84,8 +84,8 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         Rows of `dataset`, `algorithm`; `trials`, `chosen`, `trainings`, `done` (without searches), numbers of runs as in the
         caption of the table;
         `examples` of those trainings of which they are known, whether that is a bound (`examples_at_most`), and the number of
-        the others, `unknown`; `bytes_per_client` of
-        the smallest and the largest trial, each with whether that is a bound (`at_most`), None for a size that is not known.
+        the others, `unknown`; `bytes_per_client` of the smallest and the largest trial, each with whether that is a bound
+        (`at_most`), None for a size that is not known.
     """
     from bench.experiments.cost import bytes_per_client, examples_are_bound, is_bound
     from bench.experiments.labels import competitor

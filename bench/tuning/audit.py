@@ -232,15 +232,11 @@ def _check_table(grid: GridSpec, stored: StoredGrid) -> None:
         if says != of_file[key]:
             raise _Contradiction(f"the {key.replace('_', ' ')} of its table are {says}, but {of_file[key]} by its file")
     given = stored["report"].get("names", {}).get("algorithm", {})
-    titles = {_letters(algorithms.title_of(name)): name for name in algorithms.REGISTRY}
+    titles = {algorithms.letters(algorithms.title_of(name)): name for name in algorithms.REGISTRY}
     for name, text in given.items():
-        other = titles.get(_letters(text), name)
+        other = titles.get(algorithms.letters(text), name)
         if other != name and given != grid.report.names.get("algorithm", {}):
             raise _Contradiction(f"its table calls {name} {text}, which is {other}")
-
-
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def _on_images(
