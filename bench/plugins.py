@@ -1,4 +1,4 @@
-"""The folders of labs, whose methods, models, search spaces and grids are used beside those of this project.
+"""The folders of labs, whose methods, models, search spaces, grids and published numbers are used beside those of this project.
 
 A folder is used because somebody has named it: by `--plugins`, by the variable `SKEWBENCH_PLUGINS` (several are separated as in
 PATH), by `plugins = ["."]` under `[tool.skewbench]` in a `pyproject.toml` of the working directory or above, or as an
@@ -6,6 +6,7 @@ installed package with the entry point `skewbench.plugins`. A stored result neve
 
     mylab/
       algorithms/fedmine.py   models/vit.py   figures/drift.py   search_spaces/fedmine.yaml   grids/table2.yaml
+      published/fedmine.csv
 """
 
 import functools
@@ -30,6 +31,7 @@ PARTS = (
     "figures",
     "search_spaces",
     "grids",
+    "published",
 )
 SENT = "skewbench_plugins"  # the package in which the workers of a cluster get the folders
 _GROUP = "skewbench.plugins"

@@ -1,12 +1,12 @@
-"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces and grids, each
-in a file of its own.
+"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces, grids and published
+numbers of papers, each in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:
 
     @registered("fedmine", title="FedMine", symbols={"strength": "s"}, strength=0.1)
 
-A YAML file is a search space or a grid of its name.
+A YAML file is a search space or a grid of its name, a CSV file holds the numbers of a paper of its name.
 """
 
 import ast
@@ -49,12 +49,14 @@ class Kind(NamedTuple):
     Attributes:
         folder: where they lie in a lab's folder.
         package: where they lie in this project; modules of labs are imported as parts of it.
-        decorator: which registers them; "" for YAML files.
+        decorator: which registers them; "" for files that are no Python.
+        suffix: of their files.
     """
 
     folder: str
     package: str
     decorator: str = ""
+    suffix: str = ".py"
 
 
 KINDS = {
@@ -65,8 +67,9 @@ KINDS = {
     "transform": Kind("transforms", "datasets.transforms", "registered_transform"),
     "callback": Kind("callbacks", "bench.callbacks", "registered_callback"),
     "figure": Kind("figures", "reports.figures", "registered_figure"),
-    "space": Kind("search_spaces", "search_spaces"),
-    "grid": Kind("grids", "bench.grids"),
+    "space": Kind("search_spaces", "search_spaces", suffix=".yaml"),
+    "grid": Kind("grids", "bench.grids", suffix=".yaml"),
+    "paper": Kind("published", "bench.published", suffix=".csv"),
 }
 
 
@@ -75,8 +78,8 @@ class Entry:
     """One thing.
 
     Attributes:
-        module: in which it is; "" for a YAML file.
-        target: name of its class or function; "" for a YAML file.
+        module: in which it is; "" for a file that is no Python.
+        target: name of its class or function; "" likewise.
         given: all arguments of its decorator but the name.
         lab: the folder of the lab that brings it; None if it comes with this project.
         is_class: whether it is a class.
@@ -275,7 +278,7 @@ def _entries(kind: str, labs: tuple[Path, ...]) -> dict[str, Entry]:
     reserved = _exported(own / "__init__.py") if spec.decorator else ()
     stems = {path.parent.name: path.parent for path in own.glob("*/__init__.py")}
     for folder, lab in folders:
-        for path in sorted(folder.glob("*.py" if spec.decorator else "*.yaml")):
+        for path in sorted(folder.glob(f"*{spec.suffix}")):
             if lab and path.stem in reserved:
                 mistakes.append(f"{path}: {path.stem} is a name in {spec.package}; rename your file.")
                 continue

@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 
-from bench.published.lookup import FOLDER
+from bench.published.lookup import PAPERS
 from datasets import cache
 
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -95,7 +95,7 @@ def read_published():
     """Paper -> lines of its CSV, every field as text."""
 
     def read(paper: str) -> list[dict]:
-        with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
+        with PAPERS[paper].path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
     return read

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bench.tuning.search import Search
 
 
-KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces")
+KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces", "papers")
 
 
 def listing(what: str) -> list[tuple[str, str]]:
@@ -28,6 +28,7 @@ def listing(what: str) -> list[tuple[str, str]]:
     from bench import models
     from bench.experiments import grid_files
     from bench.measurements.specs import REGISTRY as figures
+    from bench.published import lookup
     from bench.registry import Registry
     from datasets import of_labs, partitions, transforms
     from datasets.info import OF_USERS
@@ -54,6 +55,8 @@ def listing(what: str) -> list[tuple[str, str]]:
             return [(name, entry.description) for name, entry in sorted(figures.items())]
         case "spaces":
             return [(name, search_spaces.describe(name)) for name in search_spaces.names()]
+        case "papers":
+            return [(name, lookup.describe(name)) for name in lookup.papers()]
     raise KeyError(what)
 
 

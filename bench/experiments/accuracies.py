@@ -17,7 +17,7 @@ def reported(config: RunConfig, method: Algorithm) -> list[str]:
     if partition.has_own_tests:
         if not partition.scores_together:
             return ["own_accuracy"]
-        return ["own_accuracy", "global_accuracy" if method.personal else "accuracy"]
+        return ["own_accuracy", "weighted_accuracy", "global_accuracy" if method.personal else "accuracy"]
     return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
 
 

@@ -31,7 +31,7 @@ from bench.measurements.specs import REGISTRY, Shown, figure_of
 from bench.measurements.tables import table_of
 from bench.models import canonical
 from bench.participation import cohort_size
-from bench.published.lookup import models_of, papers
+from bench.published.lookup import PAPERS, models_of
 from bench.published.tolerances import RULES
 from bench.results.ids import versioned
 from bench.results.metrics import METRICS, check_sources, unknown_metric
@@ -242,7 +242,7 @@ class Reproduces(Part):
         partitions: likewise partition of a cell -> the one of the published table.
     """
 
-    paper: Annotated[str, one_of("paper", papers())]
+    paper: Annotated[str, one_of("paper", PAPERS)]
     table: int | str
     variants: list[Variant] = []
     own: list[Any] = []

@@ -1,4 +1,4 @@
-"""Lookup of published numbers in `published/*.csv` by dataset, partition, algorithm and setting."""
+"""Lookup of published numbers by dataset, partition, algorithm and setting: those of `bench/published`, and of labs."""
 
 import csv
 import re
@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from bench.errors import unknown
+from bench.errors import ConfigError
+from bench.registry import Registry
 
-FOLDER = Path(__file__).parent
+PAPERS = Registry("paper")
+"""Name of a paper, as grids have it -> its file."""
 
 # Columns that identify a published number, and those of the setting in which it was measured.
 _SUBJECT = ("paper", "table", "dataset", "partition", "algorithm", "variant", "metric")
 _SETTING = ("n_clients", "participation", "model")
 KEY = (*_SUBJECT, *_SETTING)  # together they tell the numbers of all papers apart
+COLUMNS = (*KEY, "mean", "std")
+"""What the file of a paper has at least, as text; where a number has no std, variant or setting, that is empty."""
 
 _LEFT_OPEN = {
     ("fedcat", ""): "rounds, seeds, and of which round numbers are",
@@ -116,7 +120,18 @@ def printed_again(published: Published) -> list[Published]:
 
 def papers() -> list[str]:
     """The papers with published numbers."""
-    return sorted(path.stem for path in FOLDER.glob("*.csv"))
+    return sorted(PAPERS)
+
+
+def describe(paper: str) -> str:
+    """How many numbers of which tables are known of a paper.
+
+    Raises:
+        ConfigError: with all that is wrong in its file.
+    """
+    numbers = keys_of(paper)
+    tables = dict.fromkeys(table for _, table, *_ in numbers)
+    return f"{len(numbers):,} published number{'s' * (len(numbers) != 1)} of table {', '.join(tables)}"
 
 
 def keys_of(paper: str) -> list[tuple[str, ...]]:
@@ -134,17 +149,50 @@ def models_of(paper: str, table: str) -> list[str]:
     return sorted({model for subject, lines in found if subject[1] == table for *_, model in lines})
 
 
-@cache
 def _index(paper: str) -> Mapping[tuple, Mapping[tuple, dict]]:
     """Subject -> setting -> line of the CSV; all fields are text, empty ones ""."""
-    if paper not in papers():
-        raise ValueError(unknown("paper", paper, papers()))
+    return _read(paper, PAPERS.find(paper).path)
+
+
+@cache
+def _read(paper: str, path: Path) -> Mapping[tuple, Mapping[tuple, dict]]:
+    """See `_index`.
+
+    Raises:
+        ConfigError: with all that is wrong in the file.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = [*csv.DictReader(file)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError([f"{path} cannot be read as CSV: {error}."]) from error
+    if lacking := [column for column in COLUMNS if not lines or column not in lines[0]]:
+        raise ConfigError([f"{path} has no line with the columns {', '.join(lacking)}; docs/own-grid.md has an example."])
     index: dict[tuple, dict[tuple, dict]] = defaultdict(dict)
-    with (FOLDER / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            line |= {"participation": _normal(line["participation"]), "partition": _canonical(line["partition"])}
-            index[tuple(line[key] for key in _SUBJECT)][tuple(line[key] for key in _SETTING)] = line
+    mistakes = []
+    for at, line in enumerate(lines, 2):
+        if wrong := _wrong(line, paper):
+            mistakes.append(f"{path}, line {at}: {wrong}.")
+            continue
+        line |= {"participation": _normal(line["participation"]), "partition": _canonical(line["partition"])}
+        subject, setting = (tuple(line[key] for key in part) for part in (_SUBJECT, _SETTING))
+        if index[subject].setdefault(setting, line) is not line:
+            mistakes.append(f"{path}, line {at}: its number is there already; leave one out.")
+    if mistakes:
+        raise ConfigError(mistakes)
     return dict(index)
+
+
+def _wrong(line: dict, paper: str) -> str:
+    """Why a line holds no published number of a paper; "" if it does."""
+    if None in line or None in line.values():  # as csv.DictReader has fields without a column, and columns without one
+        return "it has another number of fields than the first line"
+    if line["paper"] != paper:
+        return f"paper is {line['paper']!r}, expected {paper!r}, the name of the file"
+    for column, example in (("mean", "53.6"), ("std", "0.8, or nothing"), ("participation", "0.1, or nothing")):
+        if not re.fullmatch(r"-?\d+(\.\d+)?", line[column]) and (line[column] or column == "mean"):
+            return f"{column} is {line[column]!r}, expected a number as printed, such as {example}"
+    return ""
 
 
 def _canonical(partition: str) -> str:

@@ -24,6 +24,7 @@ ACCURACIES = {
     "local_accuracy": "each client's own model, classes weighted by the client's training label shares, mean "
     "over clients",
     "own_accuracy": "the model that each client uses on the client's own test data, mean over clients",
+    "weighted_accuracy": "the model that each client uses on the client's own test data, weighted by their number of examples",
 }
 """What runs report, and curves show: accuracy -> whose it is."""
 

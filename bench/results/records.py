@@ -220,6 +220,7 @@ class RoundRow(TypedDict, total=False):
     global_accuracy: float
     local_accuracy: float
     own_accuracy: float
+    weighted_accuracy: float
     metrics: dict[str, float | None]
     local_models: dict[str, list[Any]]
 

@@ -37,7 +37,8 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
         shared or not, on these, means over clients. For shifts that is all: the whole test set would say nothing else of a
         shared model, as each client has about as many examples in it; and a client's own model is not made for the data of
         others. Where test data are scored together as well (`Federation.scores_together`), also "accuracy" of a shared model
-        or "global_accuracy" of one model per client, on the test data of all clients together.
+        or "global_accuracy" of one model per client, on the test data of all clients together; and "weighted_accuracy", which is
+        "own_accuracy" weighted by the clients' numbers of test examples.
     """
     return measure(task, deployed).scores
 
@@ -48,7 +49,11 @@ def measure(task, deployed: Deployed) -> Evaluation:
     if task.federation.test_clients is not None:
         own, losses = evaluate_own(task, deployed, everyone)
         scores = {"own_accuracy": own.mean().item(), "loss": losses.mean().item()}
-        return Evaluation(_score_together(task, deployed) | scores, own.tolist())
+        if task.federation.scores_together:
+            sizes = own.new_tensor([len(rows) for rows in task.federation.test_clients])
+            weighted = (own @ sizes / sizes.sum()).item()
+            scores = _score_together(task, deployed) | scores | {"weighted_accuracy": weighted}
+        return Evaluation(scores, own.tolist())
     if not deployed.per_client:
         return Evaluation(_evaluate_shared(task, deployed))
     overall, own = evaluate_clients(task, deployed, everyone)
@@ -56,9 +61,7 @@ def measure(task, deployed: Deployed) -> Evaluation:
 
 
 def _score_together(task, deployed: Deployed) -> dict[str, float]:
-    """The accuracy on the test data of all clients together, if that is wanted."""
-    if not task.federation.scores_together:
-        return {}
+    """The accuracy on the test data of all clients together."""
     if deployed.per_client:
         overall, _ = evaluate_clients(task, deployed, torch.arange(task.population))
         return {"global_accuracy": overall.mean().item()}

@@ -23,6 +23,7 @@ Y_LABELS = {
     "global_accuracy": "Global test accuracy (%)",
     "local_accuracy": "Local test accuracy (%)",
     "own_accuracy": "Test accuracy on own data (%)",
+    "weighted_accuracy": "Test accuracy on own data (%)",
     "ipr": "Clients above the reference (%)",
     "rsd": "Std of gains over the reference (points)",
 }

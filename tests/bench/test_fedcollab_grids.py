@@ -11,7 +11,7 @@ from bench.config.resolve import weights_files
 from bench.experiments.cells import select, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.published.lookup import FOLDER
+from bench.published.lookup import PAPERS
 from reports.tables import report
 from tests.support.processes import in_this_process
 
@@ -46,7 +46,7 @@ def rows_of(cells):
 
 @pytest.fixture(scope="module")
 def published():
-    with (FOLDER / "fedcollab.csv").open(newline="", encoding="utf-8") as file:
+    with PAPERS["fedcollab"].path.open(newline="", encoding="utf-8") as file:
         return [*csv.DictReader(file)]
 
 

@@ -14,7 +14,7 @@ from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.spec import ALL, TuningOptions
-from bench.published.lookup import FOLDER
+from bench.published.lookup import PAPERS
 from bench.tuning.build import make_searches
 from reports.tables import report
 
@@ -188,7 +188,7 @@ def test_every_published_number_of_fedvls_stands_in_its_cell(fedvls, published):
 
 @pytest.fixture
 def published():
-    with (FOLDER / "fedvls.csv").open(newline="", encoding="utf-8") as file:
+    with PAPERS["fedvls"].path.open(newline="", encoding="utf-8") as file:
         return [*csv.DictReader(file)]
 
 

@@ -160,7 +160,7 @@ def test_another_machine_gets_paths_and_indices_with_the_job(here, monkeypatch):
     while last is None or not last.is_last:
         last = worker.step()
     assert last.result["status"] == "done", last
-    assert last.result["summary"]["last"].keys() == {"accuracy", "own_accuracy"}
+    assert last.result["summary"]["last"].keys() == {"accuracy", "own_accuracy", "weighted_accuracy"}
     assert len(last.result["client_accuracies"]) == 3
     assert inspect_machine([(config, job.inputs)], None, "cpu") == ""
 
@@ -243,14 +243,15 @@ def test_models_are_scored_on_own_tests_and_on_all_of_them_together(here):
     for algorithm, metric in (("fedavg", "accuracy"), ("local", "global_accuracy")):
         run = Run(resolve(settings("digits", "file:pooled.json", algorithm=algorithm, rounds=1)), digits)
         run.step()
-        assert {key for key in run.rows[-1] if key.endswith("accuracy")} == {metric, "own_accuracy"}
+        assert {key for key in run.rows[-1] if key.endswith("accuracy")} == {metric, "own_accuracy", "weighted_accuracy"}
         federation = run.task.federation
         assert federation.test_labels.tolist() == labels[[200, 1500, *range(300, 340)]].tolist()
         assert [len(rows) for rows in federation.clients] == [60, 100]
         own = run.result()["client_accuracies"]
         assert run.rows[-1]["own_accuracy"] == pytest.approx(np.mean(own))
+        assert run.rows[-1]["weighted_accuracy"] == pytest.approx((own[0] * 2 + own[1] * 40) / 42)
         if algorithm == "fedavg":
-            assert run.rows[-1]["accuracy"] == pytest.approx((own[0] * 2 + own[1] * 40) / 42)
+            assert run.rows[-1]["accuracy"] == pytest.approx(run.rows[-1]["weighted_accuracy"])
     validated = Run(resolve(settings("digits", "file:pooled.json", split="validation", rounds=1)), digits)
     assert len(validated.task.federation.test_labels) < 40, (
         "clients test on what they set aside of their training examples"

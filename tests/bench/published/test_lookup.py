@@ -1,13 +1,17 @@
+import re
 from collections import Counter
 
 import pytest
 
+from bench import registry
+from bench.errors import ConfigError
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
-from bench.experiments.grid_loading import load_grid
+from bench.experiments.grid_loading import load_grid, make_grid
 from bench.published import lookup
 from datasets import partitions
 from reports.tables import report
+from tests.support import method_files
 
 
 def fedconcat(table="1", **changes):
@@ -133,3 +137,50 @@ def test_a_number_is_printed_again_in_other_tables_only_and_a_table_has_models_o
     models = {line["model"] for line in read_published("fedconcat") if line["table"] == "1"}
     assert lookup.models_of("fedconcat", "1") == sorted(models)
     assert models < {line["model"] for line in read_published("fedconcat")}
+
+
+HEAD, LINE = ",".join(lookup.COLUMNS), "mine,2,digits,label-2,fedavg,,test_accuracy,10,1.0,mlp,61.2,1.4"
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """Makes and uses a lab with the lines of the paper "mine"."""
+
+    def make(*lines, name="mine"):
+        method_files.use(tmp_path / "mylab", monkeypatch, {f"published/{name}.csv": "\n".join([*lines, ""])})
+        return tmp_path / "mylab"
+
+    return make
+
+
+def test_a_lab_brings_published_numbers_of_its_own(published):
+    lab = published(f"{HEAD},note", f"{LINE},seed 0")
+    found = fedconcat("2", paper="mine", dataset="digits", n_clients="10", model="mlp")
+    assert str(found) == "61.2±1.4" and found.same_setting
+    assert registry.held_by(lab) == ["1 paper"] and "mine" in lookup.papers()
+    assert lookup.describe("mine") == "1 published number of table 2"
+    grid = make_grid("mine.yaml", {"extends": "quickstart", "reproduces": {"paper": "mine", "table": 2}})
+    assert grid.reproduces.paper == "mine"
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ([], "mine.csv has no line with the columns paper, table"),
+        ([HEAD.replace("mean", "accuracy"), LINE], "has no line with the columns mean;"),
+        ([HEAD, LINE, LINE], "line 3: its number is there already"),
+        ([HEAD, LINE.replace("61.2", "61,2")], "line 2: it has another number of fields"),
+        ([HEAD, LINE.replace("61.2", "61.2 %")], "line 2: mean is '61.2 %', expected a number as printed, such as 53.6"),
+        ([HEAD, LINE.replace("mine", "theirs")], "line 2: paper is 'theirs', expected 'mine', the name of the file"),
+    ],
+)
+def test_what_is_wrong_in_the_numbers_of_a_lab_is_said(published, lines, what):
+    published(*lines)
+    with pytest.raises(ConfigError, match=re.escape(what)):
+        lookup.keys_of("mine")
+
+
+def test_a_lab_cannot_bring_the_numbers_of_a_paper_that_is_there(published):
+    published(HEAD, LINE, name="fedconcat")
+    with pytest.raises(ConfigError, match="There are two files fedconcat.csv"):
+        lookup.papers()
