@@ -60,10 +60,10 @@ def render_all(reports: Mapping[str, Report]) -> str:
 
 
 def lines_of(report: Report) -> pd.DataFrame:
-    """Numbers in percent, or the unit of a cost, with six decimals, empty if missing; read with `keep_default_na=False`. Metrics
-    of methods and callbacks that are not in percent have seven digits: they may be very small.
+    """Numbers in percent, or the unit of a cost, with six decimals, empty if missing; read with `keep_default_na=False`.
 
-    Where seeds have not reached a target, `missed` says how many of those that are done.
+    Metrics of methods and callbacks that are not in percent have seven digits: they may be very small. Where seeds have not
+    reached a target, `missed` says how many of those that are done.
     """
     cells = pd.concat([report.cells, report.further_cells], ignore_index=True)
     cells = cells.assign(
