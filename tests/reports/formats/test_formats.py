@@ -210,7 +210,7 @@ SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 def test_names_with_special_characters_are_escaped_in_markdown(store):
     store.reproduces = None
     store.title = "100 % | of `it`"
-    store.report |= {"notes": ["First *run* `python -m bench check a|b`, not `."]}
+    store.report |= {"notes": ["First *run* `python -m bench check a|b`, not `.", "![a](https://x.y) [0, 1] (b)"]}
     text = api.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "# 100 % \\| of \\`it\\`\n" in text
     assert "- First \\*run\\* `python -m bench check a|b`, not \\`.\n" in text
