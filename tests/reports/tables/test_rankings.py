@@ -240,8 +240,8 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     [
         (
             [0.60, 0.40],
-            "Not significantly different from FedProx in any partition (paired t-test over 2 seeds, level 0.05, Holm's "
-            "correction within each partition): FedAvg. With 2 seeds the test often finds nothing.",
+            "Not significantly different from FedProx in any partition, which does not mean equal (paired t-test over 2 seeds, "
+            "level 0.05, Holm's correction over all 3 tests): FedAvg.",
         ),
         ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
     ],
@@ -300,3 +300,13 @@ def test_a_board_says_where_who_is_first_has_lost_runs(board):
     first = api.render(board.save(), "small_table", "paper").splitlines()[2]
     assert first.startswith("First by mean rank of accuracy: FedProx")
     assert "FedProx has lost runs in 1 of 2 partitions, in which nothing is compared with it." in first
+
+
+def test_who_is_told_apart_from_the_first_is_corrected_for_the_tests_of_all_settings(store):
+    store.reproduces = None
+    store.report = {"rows": ["algorithm"], "columns": "partition", "metric": "accuracy"}
+    store.report |= {"compared": ["algorithm"], "standings": "seeds"}
+    for row, behind in ((ROWS[0], [0.09, 0.13, 0.17]), (ROWS[1], [0.10, -0.05, 0.02])):
+        store.add(row, "fedprox", [0.7] * 3).add(row, "fedavg", [0.7 - points for points in behind])
+    assert 0.025 < stats.ttest_1samp([0.09, 0.13, 0.17], 0).pvalue < 0.05, "apart within its setting alone"
+    assert "Holm's correction over all 2 tests): all others." in api.render(store.save(), "small_table", "paper")
