@@ -13,6 +13,7 @@ arrays: train_0, train_1, ..., test_0, test_1, ..., and pooled.
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -284,8 +285,8 @@ class _Twice(ValueError):
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise _Twice(f"has the key {next(key for key in keys if keys.count(key) > 1)!r} twice")
+        counts = Counter(key for key, _ in pairs)
+        raise _Twice(f"has the key {counts.most_common(1)[0][0]!r} twice")
     return found
 
 

@@ -5,6 +5,7 @@ without the runs of which they hold different results: nobody can say which of t
 """
 
 import html
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tabulate import tabulate
 
@@ -264,6 +266,7 @@ def _short(commit: str | None) -> str:
 
 
 def _link(text: str, path: str) -> str:
+    path = re.sub(r"[<>\\]|[^\S ]", lambda found: quote(found[0]), path)  # which would end the link
     return f"[{_plain(text)}](<{path}>)"
 
 

@@ -19,13 +19,14 @@ def value_of(cell: Mapping[str, Any], key: str) -> Any:
 
 def values_of(cell: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """`value_of` of several keys."""
-    keys, parts = [*keys], [cell]
-    if any(cell.get(key) in _NONE for key in keys):  # most are fields of the cell, of which a report asks thousands
+    found = {key: cell.get(key) for key in keys}
+    if absent := [key for key, value in found.items() if value in _NONE]:  # few: most are fields of the cell
         config = spell_out(cell["config"])
         method = config["algorithm"]
         inside = method["base"] if cell.get("wrapper", UNWRAPPED) != UNWRAPPED else {}
-        parts += [config, method, inside]
-    return {key: shown(next((part[key] for part in parts if part.get(key) not in _NONE), None)) for key in keys}
+        parts = (config, method, inside)
+        found |= {key: next((part[key] for part in parts if part.get(key) not in _NONE), None) for key in absent}
+    return {key: shown(value) for key, value in found.items()}
 
 
 def competitor(values: Sequence[Any]) -> Any:
@@ -55,7 +56,7 @@ def text_of(params: Mapping[str, Any]) -> str:
 
 def shown(value: Any) -> Any:
     """A setting's value as a label of a table: a method with options as "fedprox mu=0.1", all others as they are."""
-    if not (isinstance(value, Mapping) and "name" in value):
+    if isinstance(value, str) or not (isinstance(value, Mapping) and "name" in value):
         return value
     options = (f"{key}={shown(option)}" for key, option in value.items() if key != "name")
     return " ".join([value["name"], *options])

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from bench.results.ids import is_metric_name
+from bench.results.metrics import METRICS
 from reports.tables.report import Report
 
 _COLUMNS = (
@@ -60,7 +62,8 @@ def render_all(reports: Mapping[str, Report]) -> str:
 def lines_of(report: Report) -> pd.DataFrame:
     """Numbers in percent, or the unit of a cost, with six decimals, empty if missing; read with `keep_default_na=False`.
 
-    Where seeds have not reached a target, `missed` says how many of those that are done.
+    Metrics of methods and callbacks that are not in percent have seven digits: they may be very small. Where seeds have not
+    reached a target, `missed` says how many of those that are done.
     """
     cells = pd.concat([report.cells, report.further_cells], ignore_index=True)
     cells = cells.assign(
@@ -69,12 +72,16 @@ def lines_of(report: Report) -> pd.DataFrame:
     )
     searched = cells["searched"] > 0
     cells.loc[searched, ["tried", "settings"]] = cells.loc[searched, "searched"]
-    own_axes = [key for table in report.tables[:1] for key in table.row_keys if key not in _COLUMNS]
+    axes = [key for table in report.tables[:1] for key in (*table.row_keys, table.column_key)]
+    own_axes = [key for key in axes if key not in _COLUMNS and key in cells]
     lacking = ["lacking"] if (cells["lacking"] != "").any() else []
     missed = ["missed"] if cells["missed"].any() else []
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
     numbers = ["mean", "std", "p_value", "difference", *gains]
+    scalar = cells["metric"].map(lambda name: is_metric_name(name) and not METRICS[name].is_share)
+    exact = cells.loc[scalar, numbers].map(lambda value: float(f"{value:.7g}"))
     cells[numbers] = cells[numbers].round(6)
+    cells.loc[scalar, numbers] = exact
     return cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]]
 
 

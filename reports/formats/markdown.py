@@ -7,7 +7,7 @@ from tabulate import tabulate
 from reports.tables.layout import Cell, Table
 from reports.tables.report import Report
 
-_SPECIAL = r"([\\`*|<])"
+_SPECIAL = r"([\\`*|<]|(?<=\])\()"  # "](" would make a link, or show an image, of text of others
 
 
 def render(report: Report) -> str:

@@ -112,7 +112,7 @@ def _ranks(order: list[str], with_intervals: bool) -> dict[str, Any]:
         for name in ("method", "rank", *["low", "high"] * with_intervals)
     ]
     interval = {"x": {"field": "low", **x}, "x2": {"field": "high"}, "y": y, "tooltip": tooltip}
-    rule = {"mark": {"type": "rule", "strokeWidth": 2, "opacity": 0.55, "color": _OTHERS}, "encoding": interval}
+    rule = {"mark": {"type": "rule", "strokeWidth": 2, "color": _OTHERS}, "encoding": interval}
     return {
         "data": {"name": "points"},
         "layer": [

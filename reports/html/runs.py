@@ -1,5 +1,6 @@
 """Config, versions and outcome of every run of the page; values that all runs share are listed once."""
 
+import functools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import cell_keys, choice_of, label, short
+from reports.tables.aggregate import cell_keys, choice_of, labels, short
 from reports.tables.costs import cost_scores
 from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed
@@ -99,7 +100,8 @@ def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records
         value: at which rounds: `last`, `best` or `last10`.
         grid, records: as in `collect`.
     """
-    names, hide = Names.of_grid(grid), without_paths(grid)
+    names, keys, hide = Names.of_grid(grid), cell_keys(grid), without_paths(grid)
+    called = functools.cache(lambda key, value: names.value(key, value).plain)  # of few values in thousands of runs
     derived = {metric: relative_scores(grid, records, metric) for metric in metrics if METRICS[metric].relative}
     derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
     for cell in grid["cells"]:
@@ -112,7 +114,7 @@ def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records
             scores = {metric: METRICS[metric].scale * score for metric, score in known.items() if metric in metrics}
             yield Line(
                 run=cell["run"],
-                labels=tuple(names.value(key, label(cell, key)).plain for key in cell_keys(grid)),
+                labels=tuple(called(key, value) for key, value in labels(cell, keys).items()),
                 choice=names.choice(short(choice_of(cell))).plain,
                 seed=cell["seed"],
                 status=status_of(cell["run"], records),

@@ -1,5 +1,6 @@
 """Any text as LaTeX that pdflatex compiles without further packages."""
 
+import functools
 import re
 import unicodedata
 
@@ -32,6 +33,7 @@ _SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿©®°·×÷
 _OGONEK = "\u0328"  # needs another font encoding as well
 
 
+@functools.lru_cache(maxsize=10_000)  # reports ask for few names thousands of times
 def escape(text: str) -> str:
     """Text in one line with LaTeX's special characters escaped; unsupported ones become their code point, "[U+4E2D]".
     Powers of numbers, "10^6", are formulas."""

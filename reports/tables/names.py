@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import algorithms
 from bench import models
-from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, value_of
+from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, values_of
 from bench.results.records import StoredGrid
 from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
@@ -192,11 +192,11 @@ def _values(grid: StoredGrid) -> dict[str, dict[str, None]]:
     """Axis -> ids of a grid's table, for the axes whose ids have names, and of datasets also those that replace others."""
     report = grid["report"]
     found: dict[str, dict[str, None]] = defaultdict(dict)
-    axes = {*report.get("rows", ()), report.get("columns")} & {*_SAY_ENOUGH}
+    axes = {*report.get("rows", ()), report.get("columns")} & {*_SAY_ENOUGH} - {"dataset"}
     for cell in grid.get("cells", ()):
         found["dataset"] |= dict.fromkeys(filter(None, (cell["dataset"], cell["substitute"])))
-        for key in axes - {"dataset"}:
-            if (value := value_of(cell, key)) is not None:
+        for key, value in values_of(cell, axes).items():
+            if value is not None:
                 found[key][str(value)] = None
     return found
 

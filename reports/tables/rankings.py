@@ -25,15 +25,13 @@ from reports.tables.aggregate import (
 )
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name, Names
+from reports.tables.robust import LEVEL, RESAMPLES
 from reports.tables.significance import competitors, merits
 
-LEVEL = 0.95
-RESAMPLES = 9999
 FEW_ROWS = 10  # below, percentile intervals are clearly too narrow
 COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows")
 
 _FORMS = {"mean_rank": ".1f", "iqm": ".1f"}  # of numbers of a board; others are whole
-_BATCH = 10**6  # numbers of resampled rows in memory at once
 
 
 def unit(grid: StoredGrid) -> str:
@@ -73,8 +71,8 @@ def standings(
     wins = 100 * ((own > other) + 0.5 * (own == other))
     pairs = [] if is_board(grid) else [(a, b) for a in range(len(names)) for b in range(len(names)) if a != b]
     measured = np.column_stack([ranks, *(wins[:, a, b] for a, b in pairs)])
-    strata = robust.strata_of(values, contest_keys(grid)) if is_board(grid) else None
-    low, high = _interval(measured) if strata is None else robust.interval(measured, strata)
+    strata = robust.strata_of(values, contest_keys(grid)) if is_board(grid) else [np.arange(count)]
+    low, high = robust.interval(measured, strata)
     return pd.DataFrame(
         {
             "column": [*names, *(names[a] for a, _ in pairs)],
@@ -323,21 +321,3 @@ def _single(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid) -> pd.Dat
     single = ended[cell_keys(grid)].assign(run=ended["units"].str.split()).explode("run").join(about, on="run")
     single = single.rename(columns={"score": "mean"}).assign(seeds=1).reset_index(drop=True)
     return single.astype({"missed": bool, "diverged": bool})
-
-
-def _interval(measured: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper ends [measures] of the intervals of the means over rows of measured [rows, measures]."""
-    from scipy import stats
-
-    found = stats.bootstrap(
-        (measured,),
-        np.mean,
-        axis=0,
-        vectorized=True,
-        n_resamples=RESAMPLES,
-        batch=max(1, _BATCH // measured.size),
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    return found.confidence_interval.low, found.confidence_interval.high

@@ -8,7 +8,6 @@ A score is that of one run, or of one study, as printed; settings may have diffe
 failed has the score -inf: it is behind all others, and counts as 0 in means.
 """
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -60,8 +59,7 @@ def interval(measured: np.ndarray, strata: Strata) -> tuple[np.ndarray, np.ndarr
         unknown = np.full(measured.shape[1], np.nan)
         return unknown, unknown
     drawn = resampled(strata, np.random.default_rng(0))
-    counts = _counts(drawn, np.arange(len(measured)))
-    low, high = np.percentile(counts @ measured / len(measured), _ENDS, axis=0)
+    low, high = np.percentile(_counts(drawn) @ measured / len(measured), _ENDS, axis=0)
     return low, high
 
 
@@ -84,24 +82,30 @@ def measures(scores: pd.DataFrame, settings: Sequence[str], over: str) -> Iterat
     """
     rng, values, strata = np.random.default_rng(0), scores.to_numpy(float), strata_of(scores, settings)
     drawn, drawn_of_other = resampled(strata, rng), resampled(strata, rng)
-    finite, behind = np.where(np.isfinite(values), values, 0.0), gaps(values)
-    counts = [(_counts(drawn, where), _counts(drawn_of_other, where)) for where in strata]
-    other = values[:, scores.columns.get_loc(over)] if over in scores else None
-    line = functools.partial(_line, varies=can_vary(strata))
-    for number, name in enumerate(scores.columns):
-        own = finite[:, number]
-        yield line(name, "iqm", float(interquartile_mean(own)), interquartile_mean(own[drawn]))
-        for points in WITHIN:
-            is_within = 100.0 * (behind[:, number] <= points)
-            yield line(name, f"within_{points:g}", is_within.mean(), is_within[drawn].mean(axis=1))
-        if other is not None and name != over:
-            better = 100 * probability_of_improvement(values[:, number], other, strata)
-            tables = [_wins(values[where, number], other[where]) for where in strata]
-            shares = [
-                np.einsum("bi,ij,bj->b", mine, table, theirs) / table.size
-                for table, (mine, theirs) in zip(tables, counts, strict=True)
-            ]
-            yield line(name, "better_than", better, 100 * np.mean(shares, axis=0)) | {"over": over}
+    finite, behind, counts = np.where(np.isfinite(values), values, 0.0), gaps(values), _counts(drawn)
+    found = {"iqm": (interquartile_mean(finite.T), np.stack([interquartile_mean(own[drawn]) for own in finite.T], 1))}
+    for points in WITHIN:
+        is_within = 100.0 * (behind <= points)
+        found[f"within_{points:g}"] = is_within.mean(axis=0), counts @ is_within / len(values)
+    if over in scores:
+        other = values[:, scores.columns.get_loc(over)]
+        better = [100 * probability_of_improvement(own, other, strata) for own in values.T]
+        found["better_than"] = (
+            np.array(better),
+            100 * _improvements(values, other, strata, counts, _counts(drawn_of_other)),
+        )
+    unknown = np.full((2, len(scores.columns)), np.nan)
+    ends = {
+        measure: np.percentile(samples, _ENDS, axis=0) if can_vary(strata) else unknown
+        for measure, (_, samples) in found.items()
+    }
+    for place, name in enumerate(scores.columns):
+        for measure, (numbers, _) in found.items():
+            beside = over if measure == "better_than" else ""
+            if name != beside:
+                low, high = ends[measure][:, place]
+                value = float(numbers[place])
+                yield {"column": name, "over": beside, "measure": measure, "value": value, "low": low, "high": high}
 
 
 def profiles(scores: pd.DataFrame) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
@@ -119,11 +123,25 @@ def _wins(own: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (own[:, None] > other) + 0.5 * (own[:, None] == other)
 
 
-def _counts(drawn: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """How often each place of a setting was drawn, [RESAMPLES, places]."""
-    return (drawn[:, :, None] == where).sum(axis=1).astype(float)
+def _improvements(
+    values: np.ndarray, other: np.ndarray, strata: Strata, counts: np.ndarray, counts_of_other: np.ndarray
+) -> np.ndarray:
+    """`probability_of_improvement` of resampled scores, [RESAMPLES, methods].
+
+    Args:
+        values: [pairs, methods]; other: [pairs], of the other method.
+        counts, counts_of_other: of `_counts`.
+    """
+    shares = []
+    for where in strata:
+        wins = np.stack([_wins(own, other[where]).ravel() for own in values[where].T], 1)  # [own * other, methods]
+        together = counts[:, where, None] * counts_of_other[:, None, where]
+        shares.append(together.reshape(len(counts), -1) @ wins / len(where) ** 2)
+    return np.mean(shares, axis=0)
 
 
-def _line(name: str, measure: str, value: float, resamples: np.ndarray, *, varies: bool) -> dict:
-    low, high = np.percentile(resamples, _ENDS) if varies else (np.nan, np.nan)
-    return {"column": name, "over": "", "measure": measure, "value": float(value), "low": low, "high": high}
+def _counts(drawn: np.ndarray) -> np.ndarray:
+    """How often each place was drawn, [RESAMPLES, places]; as many are drawn as there are."""
+    samples, places = drawn.shape
+    first = places * np.arange(samples)[:, None]
+    return np.bincount((drawn + first).ravel(), minlength=drawn.size).reshape(samples, places).astype(float)

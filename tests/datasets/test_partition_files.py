@@ -97,7 +97,10 @@ def test_a_kept_file_is_the_same_partition_under_the_same_name(saved, tmp_path):
         ("{", "is not valid JSON"),
         ('{"train": {"0": [1], "0": [2]}}', "has the key '0' twice"),
         ("[" * 100_000, "is not valid JSON"),
+        # Counting the keys one after another would take minutes.
+        ("{" + ",".join(f'"{key}": 0' for key in (*range(60_000), 59_999)) + "}", "has the key '59999' twice"),
     ],
+    ids=lambda value: str(value)[:60],
 )
 def test_a_wrong_file_gets_one_sentence_with_its_path(saved, content, said):
     path = saved(content)

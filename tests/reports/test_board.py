@@ -71,6 +71,12 @@ def test_a_verified_run_that_has_changed_since_is_not_verified(tmp_path):
     assert "Ann" not in board.render([Store(folder / "ours")], verdicts)
 
 
+def test_the_name_of_a_directory_is_text_and_ends_no_link(tmp_path):
+    results(tmp_path / "a>)<img src=x>", AVG, {cell.id: 0.7 for cell in AVG})
+    text = board.render([Store(tmp_path / "a>)<img src=x>")], {})
+    assert f"[a&gt;)&lt;img src=x&gt;](<a%3E)%3Cimg src=x%3E/reports/{LABEL}.md>)" in text and "<img" not in text
+
+
 def test_one_results_directory_is_no_pool(tmp_path):
     results(tmp_path / "ours", AVG, {})
     code = CliRunner().invoke(app, ["board", str(tmp_path / "ours")], env={"COLUMNS": "300"})

@@ -179,6 +179,30 @@ def test_csv_reads_back_as_the_same_numbers(small_table):
     ]
 
 
+def test_a_csv_tells_the_columns_of_every_axis_apart(store):
+    store.reproduces, store.report["rows"], store.report["columns"] = None, ["partition", "algorithm"], "mu"
+    for mu in (0.1, 1.0):
+        store.add("cifar10 label-2", "fedprox", [0.5], config={"algorithm": {"name": "fedprox", "mu": mu}})
+    text = api.render(store.save(), "small_table", "paper", format="csv")
+    assert pd.read_csv(StringIO(text))["mu"].tolist() == [0.1, 1.0]
+
+
+def test_small_numbers_of_a_metric_that_is_no_share_are_not_cut(store):
+    store.reproduces, store.report["metric"] = None, "method/drift"
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.5])
+    for cell, drift in zip(store.cells, (2e-7, 4e-7), strict=True):
+        path = store.folder / "runs" / cell["run"] / "record.json"
+        rounds = path.with_name("rounds.jsonl")
+        rounds.write_text(rounds.read_text().replace("}\n", f', "metrics": {{"method/drift": {drift}}}}}\n'))
+        record = json.loads(path.read_text())
+        for value in ("last", "best", "last10"):
+            record["summary"][value]["method/drift"] = drift
+        path.write_text(json.dumps(record))
+    lines = pd.read_csv(StringIO(api.render(store.save(), "small_table", "paper", format="csv")))
+    assert lines[["mean", "std"]].values.tolist()[0] == [3e-7, 1e-7]
+    assert 'data-value="3e-07"' in api.render(store.save(), "small_table", "paper", format="html")
+
+
 PAPER = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n%s\\end{document}\n"
 SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 
@@ -186,7 +210,7 @@ SPECIAL = r"a&b_50%#$x{y}~^\z<|>`*"
 def test_names_with_special_characters_are_escaped_in_markdown(store):
     store.reproduces = None
     store.title = "100 % | of `it`"
-    store.report |= {"notes": ["First *run* `python -m bench check a|b`, not `."]}
+    store.report |= {"notes": ["First *run* `python -m bench check a|b`, not `.", "![a](https://x.y) [0, 1] (b)"]}
     text = api.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
     assert "# 100 % \\| of \\`it\\`\n" in text
     assert "- First \\*run\\* `python -m bench check a|b`, not \\`.\n" in text

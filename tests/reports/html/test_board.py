@@ -8,6 +8,7 @@ import pytest
 
 from reports import api
 from reports.figures.style import METHODS
+from reports.html.curves import _luminance
 
 # In the order of ranks. FedAvg and FedDyn have one colour in all figures; the last has that of FedAvg in a wrapper.
 METHODS_OF_BOARD = ("fedprox", "fedavg", "feddyn", "moon")
@@ -60,3 +61,12 @@ def test_the_page_says_who_is_first_above_the_pictures(page):
     ]
     places = [page.index(part) for part in parts]
     assert all(one < other for one, other in pairwise(places))
+
+
+def test_intervals_stand_out_from_both_backgrounds(page):
+    """The guidelines require a contrast of 3:1 of graphics that one needs; opaque, as what shines through takes of it."""
+    mark = embedded(page)["board"][0]["spec"]["layer"][0]["mark"]
+    assert mark["type"] == "rule" and mark.get("opacity", 1) == 1
+    for background in re.findall(r"--page: (#\w{6})", page)[:2]:
+        dark, light = sorted(map(_luminance, (mark["color"], background)))
+        assert (light + 0.05) / (dark + 0.05) >= 3

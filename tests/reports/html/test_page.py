@@ -306,7 +306,7 @@ def test_tables_say_what_those_in_markdown_say(browser, store):
     values = browser.execute_script(
         "return [...document.querySelectorAll('#standings-1 td')].map(e => e.dataset.value)"
     )
-    assert values[0] == "3.000000" and values[1] is None
+    assert values[0] == "3" and values[1] is None
 
 
 def bare(cell: str) -> str:

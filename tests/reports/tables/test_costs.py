@@ -256,7 +256,7 @@ def test_all_formats_show_a_target_that_is_not_reached(grid):
             text = api.render(grid.save(), "small_table", "paper", format=format)
             assert "not reached" in text and "2 (1 of 2 seeds)" in text, format
     page = api.render(grid.save(), "small_table", "paper", format="html")
-    assert '<td data-value="2.000000">2</td><td data-value="6.000000">6</td>' in page
+    assert '<td data-value="2">2</td><td data-value="6">6</td>' in page
     assert page.count("<td>not reached</td>") == 6, "three runs, two metrics"
     assert "rounds_to_0.4 (last)" not in page
 

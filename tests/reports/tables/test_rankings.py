@@ -4,6 +4,7 @@ import csv
 import itertools
 from io import StringIO
 
+import markupsafe
 import numpy as np
 import pytest
 from scipy import stats
@@ -239,7 +240,8 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     [
         (
             [0.60, 0.40],
-            "Not significantly different from FedProx in any partition (paired t-test, level 0.05): FedAvg.",
+            "Not significantly different from FedProx in any partition, which does not mean equal (paired t-test over 2 seeds, "
+            "level 0.05, Holm's correction over all 3 tests): FedAvg.",
         ),
         ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
     ],
@@ -255,7 +257,7 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
     )
     assert first.endswith(said)
     report = api.GridReport(board.folder, "small_table", "paper")
-    assert f"<p>{first}</p>" in report.render(format="html")
+    assert f"<p>{markupsafe.escape(first)}</p>" in report.render(format="html")
     assert (
         "lines are 95 % intervals, too narrow, of few pairs; "
         in charts_of_board(report.build(), report.expanded)[0]["note"]
@@ -289,3 +291,22 @@ def test_by_seed_methods_that_have_not_been_played_are_left_out(board):
     text = api.render(board.save(), "small_table", "paper")
     below = text[text.index("## Mean ranks") :]
     assert "over 4 pairs" in below and "| SCAFFOLD" not in below
+
+
+def test_a_board_says_where_who_is_first_has_lost_runs(board):
+    for cell in [cell for cell in board.cells if (cell["partition"], cell["algorithm"]) == ("label-3", "fedprox")]:
+        board.cells.remove(cell)
+    board.add(ROWS[1], "fedprox", [0.90, "diverged"])
+    first = api.render(board.save(), "small_table", "paper").splitlines()[2]
+    assert first.startswith("First by mean rank of accuracy: FedProx")
+    assert "FedProx has lost runs in 1 of 2 partitions, in which nothing is compared with it." in first
+
+
+def test_who_is_told_apart_from_the_first_is_corrected_for_the_tests_of_all_settings(store):
+    store.reproduces = None
+    store.report = {"rows": ["algorithm"], "columns": "partition", "metric": "accuracy"}
+    store.report |= {"compared": ["algorithm"], "standings": "seeds"}
+    for row, behind in ((ROWS[0], [0.09, 0.13, 0.17]), (ROWS[1], [0.10, -0.05, 0.02])):
+        store.add(row, "fedprox", [0.7] * 3).add(row, "fedavg", [0.7 - points for points in behind])
+    assert 0.025 < stats.ttest_1samp([0.09, 0.13, 0.17], 0).pvalue < 0.05, "apart within its setting alone"
+    assert "Holm's correction over all 2 tests): all others." in api.render(store.save(), "small_table", "paper")

@@ -83,6 +83,11 @@ def test_studies_are_ranked_and_one_that_missed_is_behind(board):
     assert found.loc[("fedavg", "iqm"), "value"] == pytest.approx((40 + 50 + 55 + 60) / 4), "a miss is 0, and cut off"
 
 
+def test_a_board_of_one_study_says_what_a_comparison_needs(board):
+    board.ruleset["studies"] = [[0, 1, 2, 3, 4, 5]]
+    assert built(board).first.endswith("that needs two studies of each partition.")
+
+
 def test_the_ruleset_its_cost_and_all_choices_are_said(board):
     text = api.render(board.save(), "small_table", "paper")
     assert text.startswith("# Small table, ruleset tuned\n") and "chosen by one search seed" not in text
