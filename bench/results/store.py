@@ -315,9 +315,8 @@ class Store:
         write_file(folder / "record.json", seal(_json(record), lines.encode()))
         (folder / MACHINE).unlink(missing_ok=True)
         _forget_checkpoint(folder, record)
-        if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
-            self.quarantine(self.run_folder(run_id))
-            os.replace(folder, self.run_folder(run_id))
+        if folder != self.run_folder(run_id):
+            self._replace_earlier(folder, record)
 
     def import_run(self, folders: Mapping[str, Path]) -> None:
         """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
@@ -652,10 +651,16 @@ class Store:
             write_file(self.id_file, secrets.token_hex(8))
 
     def _finish_repeats(self) -> None:
-        """Moves repeated runs to their folders whose driver was killed after it had moved the earlier results aside."""
+        """Moves repeated runs to their folders that had ended when their driver was killed."""
         for folder in self._entries("repeating"):
-            if is_run_id(folder.name) and self._record_in(folder) and not self.run_folder(folder.name).exists():
-                os.replace(folder, self.run_folder(folder.name))
+            if is_run_id(folder.name) and (record := self._record_in(folder)):
+                self._replace_earlier(folder, record)
+
+    def _replace_earlier(self, folder: Path, record: RunRecord) -> None:
+        """Makes a repetition that has ended the run, in place of the earlier results, unless it failed."""
+        if record["status"] not in UNFINISHED:
+            self.quarantine(self.run_folder(folder.name))
+            os.replace(folder, self.run_folder(folder.name))
 
     def quarantine(self, path: Path) -> None:
         """Moves a file or folder, if it is there, to the next free number below `superseded`."""
