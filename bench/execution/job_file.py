@@ -163,11 +163,7 @@ def _job(content: Mapping[str, Any]) -> Job:
 
 
 def read_retention(stored: Mapping[str, Any]) -> StateRetention:
-    """As `asdict` has written it.
-
-    Raises:
-        TypeError, AttributeError: if that has not.
-    """
+    """As `asdict` has written it; raises TypeError if there is a key that it does not write."""
     kept: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return StateRetention(**kept)
 
