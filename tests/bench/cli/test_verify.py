@@ -449,7 +449,9 @@ def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store,
     assert verified.current(store, verified.read(file)) == {}
     file.write_text('{"x": 1}')
     code, text = verify(store.folder, "--write", file, "--author", "Jane Doe")
-    assert code == 2 and "does not say which runs are verified" in text and run not in text, "before anything is trained"
+    assert code == 2 and "does not say which runs are verified" in text and run not in text, (
+        "before anything is trained"
+    )
 
 
 def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(store, fedprox, tmp_path, monkeypatch):

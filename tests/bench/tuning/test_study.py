@@ -95,7 +95,9 @@ def test_the_choice_of_a_grid_does_not_depend_on_what_other_searches_had_finishe
     assert study.left == 3
     while try_next(study, store, 0.5, 0.5):
         pass
-    assert [one.params["mu"] for one in study.outcomes()] == [0.001, 0.01, 0.1, 1], "of equal ones the first of the grid"
+    assert [one.params["mu"] for one in study.outcomes()] == [0.001, 0.01, 0.1, 1], (
+        "of equal ones the first of the grid"
+    )
 
 
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
