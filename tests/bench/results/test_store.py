@@ -189,7 +189,7 @@ def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything
 @pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
 def test_a_stranger_who_holds_the_mark_of_a_driver_keeps_nobody_waiting(tmp_path, monkeypatch, kind):
     """Whoever may read a file can lock it."""
-    monkeypatch.setattr("bench.results.store._PATIENCE", 0.1)
+    monkeypatch.setattr("bench.results.driver_mark._PATIENCE", 0.1)
     with Store(tmp_path).locked():
         pass
     said: list[str] = []
