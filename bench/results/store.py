@@ -127,6 +127,7 @@ class Store:
                 ) from error
             self._make_id()
             self._finish_repeats()
+            shutil.rmtree(self.folder / "importing", ignore_errors=True)  # what an interrupted import has left
             runs = self.folder / "runs"
             for name in os.listdir(runs):
                 if os.path.lexists(f"{runs}/{name}/checkpoint"):
