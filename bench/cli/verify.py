@@ -81,6 +81,10 @@ def verify(
                 raise ValueError(f"No run{of} has ended in {results}; there is nothing to verify.")
             from bench.execution.verification import WHOLE, Limits
 
+            if write:
+                from bench.results import verified as verdicts
+
+                verdicts.write(write, {})  # whether that can be done is known before hours of training
             file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
             audits = _audit(stores, grids, file, data_dir)
             drawn, by = _draw(runs, None if all_ else 20 if sample is None else sample, seed, results)

@@ -57,7 +57,7 @@ def write(
         resources: what it gets.
         partitions: the folder in which partition files of users are kept.
         gpus: those that it may use, as in CUDA_VISIBLE_DEVICES; None where the scheduler says so.
-        driver: id of a process without which nobody reads the reports; 0 where it is on another machine.
+        driver: id of the process that starts the worker, and reads the reports; 0 where that is on another machine.
     """
     own = job.inputs.own_data
     content = {
@@ -163,11 +163,7 @@ def _job(content: Mapping[str, Any]) -> Job:
 
 
 def read_retention(stored: Mapping[str, Any]) -> StateRetention:
-    """As `asdict` has written it.
-
-    Raises:
-        TypeError, AttributeError: if that has not.
-    """
+    """As `asdict` has written it; raises TypeError if there is a key that it does not write."""
     kept: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
     return StateRetention(**kept)
 
@@ -176,7 +172,7 @@ def _to(path: Path, driver: int) -> Callable[[Mapping[str, Any]], bool]:
     """What appends a line to a file, and says whether somebody reads it."""
 
     def say(line: Mapping[str, Any]) -> bool:
-        if driver and not Path(f"/proc/{driver}").exists():
+        if driver and os.getppid() != driver:  # another process has taken its children
             return False
         try:
             file = os.open(path, os.O_WRONLY | os.O_APPEND)

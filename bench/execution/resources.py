@@ -59,7 +59,7 @@ class Machines:
         bound, share = self.max_concurrent, self.resources
         if self.is_cluster:
             return bound or 1
-        most = int((os.cpu_count() or 1) / share.cpus)
+        most = int(num_cores() / share.cpus)
         if share.gpus and not share.auto:  # a trial has its share of one GPU
             most = min(most, _num_gpus() * int(1 / share.gpus) if share.gpus < 1 else int(_num_gpus() / share.gpus))
         return max(1, min(most, bound or most))
@@ -80,7 +80,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
             "--address (or RAY_ADDRESS) must be HOST:PORT of a running cluster, or auto, from one of its own machines, but got "
             f"{address}."
         )
-    cores = os.cpu_count() or 1
+    cores = num_cores()
     if not 0 < cpus_per_trial < math.inf or (cpus_per_trial > cores and not address):
         raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
     if gpus_per_trial == "auto":
@@ -91,7 +91,7 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
         gpus = float(gpus_per_trial)
     except ValueError:
         gpus = -1.0
-    if not gpus >= 0 or (gpus > 1 and gpus != int(gpus)):
+    if not gpus >= 0 or (gpus > 1 and not gpus.is_integer()):
         raise ValueError(
             f"--gpus-per-trial must be auto, 0, a share of one GPU or a whole number of them, but got {gpus_per_trial}."
         )
@@ -101,6 +101,14 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
             "train on the CPU."
         )
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
+
+
+def num_cores() -> int:
+    """Cores that this process may use: of a batch system's job, or under `taskset`, fewer than the machine has."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not Linux
+        return os.cpu_count() or 1
 
 
 def _num_gpus() -> int:

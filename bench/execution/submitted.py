@@ -121,7 +121,7 @@ def machines(
             "jobs are submitted, or use --executor local."
         )
     options = read_slurm(slurm)
-    if gpus_per_trial != "auto" or cpus_per_trial < 1 or cpus_per_trial != int(cpus_per_trial):
+    if gpus_per_trial != "auto" or cpus_per_trial < 1 or not float(cpus_per_trial).is_integer():
         raise ValueError(
             "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
             f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 from bench.config.plain import PlainConfig
 from bench.errors import ConfigError, StoreError
@@ -22,12 +22,21 @@ from bench.execution.worker import inspect_machine, one_of_each
 from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.records import RunRecord
+from bench.results.json_schema import is_integer, is_text, mismatch, one_of
+from bench.results.records import RunRecord, is_code
 from bench.results.store import UNFINISHED, Store
-from bench.simulation.retention import StateRetention
+from bench.simulation.retention import Final, StateRetention
 from datasets import own_data, partition_files, resized
 
 FILE = "waiting.json"
+_WAITING = {
+    "run": is_run_id,
+    "base": (one_of(""), is_run_id),
+    "retention": {"final?": one_of(*get_args(Final)), "rounds?": [is_integer], "local_models?": [is_integer]},
+    "code": is_code,
+    "images?": is_text,
+    "before?": is_text,
+}
 
 
 class Waiting(NamedTuple):
@@ -161,17 +170,13 @@ def _listed(store: Store) -> list[Waiting]:
         written = read_bytes(path)
         if written is None:
             return []
-        found = [Waiting(**one) for one in parse(path, written)]
-        runs = [one._replace(retention=read_retention(cast(Any, one.retention))) for one in found]
-    except Damaged as error:
-        raise StoreError(f"{error}; remove it, and write the runs again by describe --configs.") from error
-    except (TypeError, AttributeError) as error:
-        raise StoreError(
-            f"{path} is not a list of runs; remove it, and write them again by describe --configs."
-        ) from error
-    if not all(is_run_id(one.run) and (not one.base or is_run_id(one.base)) for one in runs):
-        raise StoreError(f"{path} names something that is no run; write the runs again by describe --configs.")
-    return runs
+        content = parse(path, written)
+        if found := mismatch(content, [_WAITING]):
+            raise Damaged(path, f"is not a list of runs: {found}")
+        return [Waiting(**{**one, "retention": read_retention(one["retention"])}) for one in content]
+    except (Damaged, TypeError) as error:  # TypeError: for a key that there is not
+        what = error if isinstance(error, Damaged) else f"{path} is not a list of runs: {error}"
+        raise StoreError(f"{what}; remove it, and write the runs again by describe --configs.") from error
 
 
 def _has_ended(one: Waiting, store: Store) -> bool:

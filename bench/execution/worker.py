@@ -189,21 +189,26 @@ class Worker:
             max_clients_per_vmap=job.max_clients_per_vmap,
             data_dir=self._data_dir,
         )
-        if job.base:
-            run.start_from_base(_last_state(job.base))
         key = _checkpoint_key(job, run, dataset.digest)
         self._checkpoints = Checkpoints(folder / "checkpoint", key, job.checkpoint_seconds)
-        self._restore(run)
+        if not self._restore(run):
+            # States that an earlier attempt has left may be of other code, and this one need not keep the same ones.
+            folder.remove([name for name in folder.names() if name.endswith(".pt")])
+            if job.base:
+                run.start_from_base(_last_state(job.base))
         return run
 
-    def _restore(self, run: Run) -> None:
+    def _restore(self, run: Run) -> bool:
+        """Continues from the checkpoint; False if there is none that can be used."""
         try:
             checkpoint = self._checkpoints.load(run.task.device)
             if checkpoint:
                 run.restore(checkpoint)
                 self._notes.append(f"{CONTINUES} {run.round}")
+                return True
         except UnusableCheckpoint as error:
             self._notes.append(f"starts over: {error}")
+        return False
 
 
 def _checkpoint_key(job: Job, run: Run, digest: str) -> dict[str, Any]:

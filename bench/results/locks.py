@@ -1,8 +1,13 @@
-"""Which process holds a lock of a file: whoever may read a file can lock it, and keep drivers out or waiting."""
+"""Locked files, and which process holds a lock: whoever may read a file can lock it, and keep drivers out or waiting."""
 
+import errno
+import fcntl
 import os
 import pwd
+import stat
+import time
 from pathlib import Path
+from typing import BinaryIO
 
 
 def holder(descriptor: int, table: Path = Path("/proc/locks")) -> str:
@@ -39,3 +44,29 @@ def user_name(number: int) -> str:
         return pwd.getpwuid(number).pw_name
     except KeyError:
         return str(number)
+
+
+def open_regular(path: Path, flags: int) -> BinaryIO:
+    """A file that is no link, and no pipe, which would wait for another program.
+
+    Raises:
+        OSError: if it is one.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
+
+
+def lock_within(file: BinaryIO, seconds: float) -> bool:
+    """Locks a file against all others, unless they keep it locked for so long."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)

@@ -330,7 +330,7 @@ class StoredLayout(TypedDict):
     metric: str
     metrics: NotRequired[list[str]]
     rounds_shown: NotRequired[str]
-    also: NotRequired[list[str]]
+    also: NotRequired[list[Literal["last", "best", "last10"]]]
     compared: NotRequired[list[str]]
     reference: NotRequired[dict[str, Any]]
     measured: NotRequired[Figure]

@@ -32,13 +32,11 @@ Every file is checked when it is read (see `bench.results.schema` and `bench.res
 missing: it is listed in `Store.damaged`, and moves to `superseded` before another one replaces it.
 """
 
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import platform
-import re
 import secrets
 import shutil
 import stat
@@ -47,14 +45,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from bench.errors import StoreError
 from bench.files import sync_disk, write_file
 from bench.results import schema
+from bench.results.driver_mark import Driver, DriverMark
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
-from bench.results.locks import holder, user_name
+from bench.results.locks import holder, open_regular, user_name
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
@@ -64,23 +63,7 @@ MACHINE = "machine"
 JOBS = "jobs"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions", "code", JOBS)
-_LARGEST_MARK = 16 * 2**20  # bytes: a million runs
-_PATIENCE = 2.0  # seconds for which a driver waits for those who ask whether one is at work
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
-
-
-class Driver(NamedTuple):
-    """What `.driver` says of the last driver.
-
-    Attributes:
-        is_at_work: False of one that has left its mark without ending by itself: it was killed, or its machine stopped.
-        since: when it began, in seconds since the epoch, by the clock of its machine.
-        runs: ids of the runs that it has begun.
-    """
-
-    is_at_work: bool
-    since: float
-    runs: frozenset[str]
 
 
 class Store:
@@ -96,10 +79,7 @@ class Store:
         self.damaged: dict[Path, str] = {}
         # File, or folder of a run -> how it was when it was read, its content.
         self._known: dict[Path, tuple[tuple[tuple[int, ...] | None, ...], Any]] = {}
-        self._mark: BinaryIO | None = None  # `.driver`, while this process is the driver
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_mark": None}  # Ray pickles what holds a store; an open file stays where it is
+        self._mark = DriverMark(self.folder / ".driver")
 
     @property
     def key(self) -> str:
@@ -131,7 +111,7 @@ class Store:
                 part.mkdir(parents=True, exist_ok=True)
                 tempfile.TemporaryFile(dir=part).close()
             part = self.folder / ".lock"
-            lock = _open_regular(part, os.O_RDWR | os.O_CREAT)
+            lock = open_regular(part, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StoreError(
                 f"Cannot write to the results directory {self.folder} ({part}: {error.strerror}); choose another one "
@@ -147,11 +127,12 @@ class Store:
                 ) from error
             self._make_id()
             self._finish_repeats()
+            shutil.rmtree(self.folder / "importing", ignore_errors=True)  # what an interrupted import has left
             runs = self.folder / "runs"
             for name in os.listdir(runs):
                 if os.path.lexists(f"{runs}/{name}/checkpoint"):
                     _forget_checkpoint(runs / name, self.record(name))
-            with self._at_work(on_message):
+            with self._mark.at_work(on_message):
                 yield self
 
     @contextmanager
@@ -164,7 +145,7 @@ class Store:
         """
         self.check_exists()
         try:
-            lock = _open_regular(self.folder / ".lock", os.O_RDONLY)
+            lock = open_regular(self.folder / ".lock", os.O_RDONLY)
         except FileNotFoundError:  # no driver was ever here
             yield self
             return
@@ -190,22 +171,7 @@ class Store:
     def driver(self) -> Driver | None:
         """The driver that is at work, or the last one if that was killed; None if no driver is at work, and the last one has
         ended by itself. Writes nothing, and turns no driver away."""
-        try:
-            file = _open_regular(self.folder / ".driver", os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                is_at_work = False
-            except BlockingIOError:
-                is_at_work = True
-            first, *others = file.read(_LARGEST_MARK).decode(errors="replace").split("\n")
-            if not first and not is_at_work:
-                return None
-            # Not the time of the file: it is that of the run that was begun last.
-            since = float(first) if re.fullmatch(r"\d{1,11}(\.\d{1,9})?", first) else os.fstat(file.fileno()).st_mtime
-        return Driver(is_at_work, since, frozenset(filter(is_run_id, others)))
+        return self._mark.read()
 
     def run_folder(self, run_id: str) -> Path:
         """The folder of everything about a run."""
@@ -292,9 +258,7 @@ class Store:
             (folder / left_over).unlink(missing_ok=True)
         write_file(folder / "config.json", _json(config))
         self._known.pop(folder, None)
-        if self._mark:
-            self._mark.write(f"{run_id}\n".encode())
-            self._mark.flush()
+        self._mark.add(run_id)
 
     def place(self, run_id: str, machine: str) -> None:
         """A run that has begun is on a machine of a cluster, or waits for one if the name is ""."""
@@ -315,9 +279,8 @@ class Store:
         write_file(folder / "record.json", seal(_json(record), lines.encode()))
         (folder / MACHINE).unlink(missing_ok=True)
         _forget_checkpoint(folder, record)
-        if folder != self.run_folder(run_id) and record["status"] not in UNFINISHED:
-            self.quarantine(self.run_folder(run_id))
-            os.replace(folder, self.run_folder(run_id))
+        if folder != self.run_folder(run_id):
+            self._replace_earlier(folder, record)
 
     def import_run(self, folders: Mapping[str, Path]) -> None:
         """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
@@ -489,7 +452,7 @@ class Store:
 
     def open_log(self) -> BinaryIO:
         """The log of Ray, to add to."""
-        return _open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def scratch(self) -> Path:
         """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
@@ -522,34 +485,7 @@ class Store:
 
     def remove_mark(self) -> None:
         """From now on the driver of this process has ended by itself, whatever ends it."""
-        if self._mark:
-            self._mark.truncate(0)
-
-    @contextmanager
-    def _at_work(self, on_message: Callable[[str], None]) -> Iterator[None]:
-        """A context for which `driver` says that one is at work."""
-        if (earlier := self.driver()) and not earlier.is_at_work:
-            on_message(
-                f"The last command that wrote to {self.folder}, begun at {_clock(earlier.since)}, did not end by itself: it "
-                "was killed, as happens where memory runs out, or its machine stopped; finished runs are kept, and the others "
-                "continue from their checkpoints."
-            )
-        with _open_regular(self.folder / ".driver", os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
-            # Not `.lock`: who asks holds this lock for a moment, for which a driver can wait.
-            if not _lock_within(file, _PATIENCE):
-                on_message(
-                    f"Another program has locked {self.folder / '.driver'}{holder(file.fileno())}: the run goes on, but "
-                    "`status` may not say that it is at work. End that program if it is none of yours."
-                )
-            file.truncate(0)
-            file.write(f"{time.time()}\n".encode())
-            file.flush()
-            self._mark = file
-            try:
-                yield
-            finally:
-                self.remove_mark()
-                self._mark = None
+        self._mark.remove()
 
     def _runs_of(self, name: str) -> Iterable[str]:
         """Ids of the runs of a stored grid; none if there is no such grid."""
@@ -652,10 +588,16 @@ class Store:
             write_file(self.id_file, secrets.token_hex(8))
 
     def _finish_repeats(self) -> None:
-        """Moves repeated runs to their folders whose driver was killed after it had moved the earlier results aside."""
+        """Moves repeated runs to their folders that had ended when their driver was killed."""
         for folder in self._entries("repeating"):
-            if is_run_id(folder.name) and self._record_in(folder) and not self.run_folder(folder.name).exists():
-                os.replace(folder, self.run_folder(folder.name))
+            if is_run_id(folder.name) and (record := self._record_in(folder)):
+                self._replace_earlier(folder, record)
+
+    def _replace_earlier(self, folder: Path, record: RunRecord) -> None:
+        """Makes a repetition that has ended the run, in place of the earlier results, unless it failed."""
+        if record["status"] not in UNFINISHED:
+            self.quarantine(self.run_folder(folder.name))
+            os.replace(folder, self.run_folder(folder.name))
 
     def quarantine(self, path: Path) -> None:
         """Moves a file or folder, if it is there, to the next free number below `superseded`."""
@@ -712,32 +654,6 @@ def _is_plain(folder: Path) -> bool:
     )
 
 
-def _open_regular(path: Path, flags: int) -> BinaryIO:
-    """A file that is no link, and no pipe, which would wait for another program.
-
-    Raises:
-        OSError: if it is one.
-    """
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
-
-
-def _lock_within(file: BinaryIO, seconds: float) -> bool:
-    """Locks a file against all others, unless they keep it locked for so long."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-
-
 def _state_of(path: str) -> tuple[int, ...] | None:
     """What tells that a file has changed: its kind, inode, size and time; of a folder only the first two."""
     try:
@@ -756,10 +672,6 @@ def below(folder: Path, name: str) -> Path:
     if not is_name(name):
         raise StoreError(f"{name!r} cannot be the name of a file in {folder}.")
     return folder / name
-
-
-def _clock(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _json(content: Mapping[str, Any]) -> str:

@@ -35,7 +35,9 @@ def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]]
 
     from bench.results.columns import measured
 
-    begin = datetime.datetime.strptime(started, _WRITTEN).timestamp() if started else 0.0
+    begin = 0.0
+    with contextlib.suppress(ValueError, OverflowError):  # records of others may hold any text
+        begin = datetime.datetime.strptime(started or "", _WRITTEN).timestamp()
     shown = "\n".join(f"    {line}" for line in json.dumps(config, indent=1).splitlines())  # code, in Markdown
     events = [
         Event(wall_time=begin, file_version="brain.Event:2"),
@@ -48,7 +50,7 @@ def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]]
             for key, value in measured(row).items()
             if key not in ("round", "seconds")
         ]
-        time = begin + row.get("seconds", 0.0)
+        time = begin + (row.get("seconds") or 0.0)
         events.append(Event(wall_time=time, step=row["round"], summary=Summary(value=values)))
     path = folder / NAME
     partial = folder / f".{NAME}.partial"

@@ -1,8 +1,11 @@
 """Which runs somebody has trained again, and what came out: a file that `verify --write` writes, and boards read."""
 
+import fcntl
 import hashlib
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +81,12 @@ def current(store: Store, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str
 
 
 def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds runs to a file, in place of what it said of them."""
-    content = {**read(path), **verdicts}
-    write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
+    """Adds runs to a file, in place of what it said of them. Another process may add others at the same time."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # of a file system that locks no folders
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        content = {**read(path), **verdicts}
+        write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
+    finally:
+        os.close(folder)

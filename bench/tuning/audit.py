@@ -325,7 +325,9 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
                 raise _Contradiction(
                     f"configuration {number} of the search {name} is {params}, but by its seeds {drawn} is drawn"
                 )
-    if not all(could_propose(search.space[key], value) for params in proposed for key, value in params.items()):
+    if not all(
+        could_propose(search.space[key], value, search.searcher) for params in proposed for key, value in params.items()
+    ):
         return f"the search {name} has proposed what is not in its space"
     if len(proposed) < search.wanted:
         return f"the search {name} has proposed {len(proposed)} configurations of {search.wanted}"

@@ -130,12 +130,15 @@ def ranked(
 ) -> list[Outcome]:
     """What those configurations have reached whose runs have all ended, sorted.
 
-    The best first, of equal ones the earliest; behind them those that diverged with a seed; last those that were stopped.
+    The best first, of equal ones the earliest, of a grid's in its order; behind them those that diverged with a seed; last
+    those that were stopped.
 
     Args:
         elsewhere: those of them that other searches have trained.
     """
     found = {}
+    if search.searcher == "grid":  # it first proposes points whose runs other searches have finished before
+        configurations = sorted(configurations, key=search.place_in_grid)
     for params in configurations:
         runs = tuple(search.runs(params))
         if all(run in ended for run in runs):

@@ -114,6 +114,10 @@ class Search:
         for values in itertools.product(*(parameter.grid for parameter in self.space.values())):
             yield dict(zip(self.space, values, strict=True))
 
+    def place_in_grid(self, params: Mapping[str, Any]) -> list[int]:
+        """What the configurations of `points` are sorted by."""
+        return [parameter.grid.index(params[key]) for key, parameter in self.space.items()]
+
     def describe(self) -> dict[str, Any]:
         """The search as JSON values, without what it has proposed."""
         space = {key: parameter.model_dump() for key, parameter in self.space.items()}

@@ -163,7 +163,7 @@ class Study:
         space = self.search.space
         for params in found["proposed"]:
             if params.keys() != space.keys() or not all(
-                could_propose(space[key], value) for key, value in params.items()
+                could_propose(space[key], value, self.search.searcher) for key, value in params.items()
             ):
                 path = self._folder / f"{self.search.name}.json"
                 self.store.damaged[path] = "has proposed what is not in the space of the search"
@@ -250,9 +250,9 @@ class Study:
         self.store.write_search(self.search.name, cast(StoredSearch, content))
 
 
-def could_propose(parameter: Parameter, value: Any) -> bool:
+def could_propose(parameter: Parameter, value: Any, searcher: str = "random") -> bool:
     """Whether a searcher could have proposed the value."""
-    if parameter.low is None or parameter.high is None:
+    if searcher == "grid" or parameter.low is None or parameter.high is None:
         return value in parameter.grid
     kinds = (int,) if parameter.is_whole else (int, float)  # a bool is none of them
     return type(value) in kinds and parameter.low <= value <= parameter.high

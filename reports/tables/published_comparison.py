@@ -22,7 +22,7 @@ def own_value(grid: StoredGrid) -> str:
 
 def further_values(grid: StoredGrid, value: str) -> list[str]:
     """The other rounds of which a report with the grid's own value shows accuracies."""
-    return grid["report"].get("also", []) if value == own_value(grid) else []
+    return [*grid["report"].get("also", ())] if value == own_value(grid) else []
 
 
 def is_comparable(grid: StoredGrid, value: str) -> bool:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -449,7 +450,21 @@ def test_what_came_out_is_written_with_who_and_holds_for_these_files_only(store,
     assert verified.current(store, verified.read(file)) == {}
     file.write_text('{"x": 1}')
     code, text = verify(store.folder, "--write", file, "--author", "Jane Doe")
-    assert code == 2 and "does not say which runs are verified" in text
+    assert code == 2 and "does not say which runs are verified" in text and run not in text, (
+        "before anything is trained"
+    )
+
+
+def test_two_who_verify_at_the_same_time_write_to_one_file(tmp_path):
+    file, about = tmp_path / "verified.json", {"result": "equal", "rounds": 1, "of": 1, "by": "Ann", "when": "now"}
+
+    def write(first: int) -> None:
+        for number in range(first, first + 20):
+            verified.write(file, {f"{number:016x}": {**about, "code": "x", "files": "x"}})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, (0, 20)))
+    assert len(verified.read(file)) == 40
 
 
 def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(store, fedprox, tmp_path, monkeypatch):

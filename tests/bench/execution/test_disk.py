@@ -157,7 +157,7 @@ def test_a_run_that_writes_elsewhere_has_its_kept_states_beside_its_checkpoint_u
 
 
 def test_trials_at_once_are_as_many_as_share_the_machine(monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("bench.execution.resources.num_cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert Machines(Resources()).at_once == 8 and Machines(Resources(cpus=3)).at_once == 2
     assert (

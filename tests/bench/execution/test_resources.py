@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.execution.resources import Resources, choose
+from bench.execution.resources import Machines, Resources, choose
 
 
 def test_a_trial_gets_a_core_and_no_gpu_unless_asked_otherwise():
@@ -12,7 +12,7 @@ def test_a_trial_gets_a_core_and_no_gpu_unless_asked_otherwise():
     assert [Resources(cpus).threads for cpus in (0.5, 1, 2, 3.5)] == [1, 1, 2, 3]
 
 
-@pytest.mark.parametrize("asked", ["lots", "-1", "1.5", "nan"])
+@pytest.mark.parametrize("asked", ["lots", "-1", "1.5", "nan", "inf"])
 def test_shares_that_make_no_sense_are_refused(asked):
     with pytest.raises(ValueError, match=f"--gpus-per-trial must be auto, .* but got {asked}"):
         choose(1, asked)
@@ -35,6 +35,14 @@ def test_auto_is_found_out_where_there_is_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert choose(1, "auto") == Resources(1, 1.0, "cuda", auto=True)
     assert choose(1, "0.25") == Resources(1, 0.25, "cuda")
+
+
+def test_only_cores_that_the_process_may_use_count(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 7}, raising=False)
+    assert Machines(Resources()).at_once == 2
+    with pytest.raises(ValueError, match="at most 2 here, but got 4"):
+        choose(4, "0")
 
 
 @pytest.mark.parametrize("cpus", [0, -1, 10_000])

@@ -343,7 +343,7 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
 ):
     monkeypatch.setattr(submitted, "_visible_gpus", lambda: ["4", "5", "6", "7"])
     monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
-    monkeypatch.setattr(resources.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(resources, "num_cores", lambda: 8)
     job, path, asked = SimpleNamespace(id="a"), tmp_path / "a.json", {"exclude": "bad"}
 
     def lose(number):
@@ -506,7 +506,7 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
 def test_processes_on_this_machine_are_spread_over_its_gpus(share, gpus, tmp_path, monkeypatch):
     monkeypatch.setattr(submitted, "Process", lambda path, threads: SimpleNamespace(done=lambda: False, cancel=list))
     monkeypatch.setattr(resources, "_num_gpus", lambda: 4)
-    monkeypatch.setattr(resources.os, "cpu_count", lambda: 6)
+    monkeypatch.setattr(resources, "num_cores", lambda: 6)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,6,7")
     machines = submitted.machines("local", 1, share, 0, {})
     assert machines.resources.device == ("cpu" if share == "0" else "cuda")
@@ -551,7 +551,8 @@ def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_le
         *(True, 3),
     )
 
-    say = job_file._to(job_file.reports_of(path), os.getpid())
+    assert not job_file._to(job_file.reports_of(path), os.getpid())({}), "it is no child of that process any more"
+    say = job_file._to(job_file.reports_of(path), os.getppid())
     with open(job_file.reports_of(path), "a") as file:
         file.write('{"start": 0, "rows": [')
     assert job_file.read(job_file.reports_of(path), 0) == ([], 0), "it may be written on"

@@ -123,7 +123,12 @@ def test_what_another_machine_cannot_know_is_refused(tmp_path):
         (None, "holds no waiting.json; `python -m bench describe --grid NAME --configs DIR` writes one."),
         ("{", "is not readable JSON; remove it, and write the runs again"),
         ("[1]", "is not a list of runs"),
-        ('[{"run": "../../x", "base": "", "retention": {}, "code": {}}]', "names something that is no run"),
+        ('[{"run": "../../x", "base": "", "retention": {}, "code": {}}]', "is not a list of runs: [0].run is not"),
+        ('[{"run": "0123456789abcdef", "base": "", "retention": {}, "code": 3}]', "[0].code is not"),
+        (
+            '[{"run": "0123456789abcdef", "base": "", "retention": {"x": 1}, "code": {}}]',
+            "unexpected keyword argument 'x'",
+        ),
         ('[{"run": "0123456789abcdef", "base": "", "retention": {}, "code": {}}]', "has no config"),
     ],
 )

@@ -120,6 +120,13 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     assert len(first.rows) == 1
 
 
+def test_who_starts_over_leaves_no_states_of_an_earlier_attempt_behind(job, tmp_path):
+    train(replace(job, id="b2", retention=StateRetention(final="deployed", rounds=(2,)), checkpoint_seconds=60))
+    assert {path.name for path in tmp_path.glob("*.pt")} == {"round-0002.pt", "final.pt"}
+    train(replace(job, retention=StateRetention(final="none", rounds=(3,))), steps=1)
+    assert {path.name for path in tmp_path.glob("*.pt")} == {"round-0003.pt"}, "others may be of other code"
+
+
 @pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
 def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
     assert train(replace(job, engine=engine))[-1].result["engine"] == used

@@ -167,6 +167,8 @@ def test_an_import_that_is_killed_in_the_middle_of_a_batch_leaves_whole_runs_or_
     runs = {path: content for path, content in files(here).items() if path.startswith("runs/")}
     assert runs.items() <= files(there).items()
     assert len(here.records()) == whole and len({path.split("/")[1] for path in runs}) == whole
+    with here.locked():
+        assert not (here.folder / "importing").exists(), "no command leaves half of an import there"
     assert len(merge_results(there, here).taken) == 3 - whole
     assert files(here) == files(there)
 

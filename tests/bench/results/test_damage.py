@@ -304,6 +304,7 @@ CRAFTED = {
     "client -1": lambda grid, record: grid["report"].update(figures=[{"kind": "distributions", "client": -1}]),
     "rows that are columns": lambda grid, record: grid["report"].update(rows=["algorithm"]),
     "rows twice": lambda grid, record: grid["report"].update(rows=["dataset", "dataset"]),
+    "rounds of no kind": lambda grid, record: grid["report"].update(also=["nix"]),
     "no rows": lambda grid, record: grid["report"].update(rows=[]),
     "no cells": lambda grid, record: grid["cells"].clear(),
     "runs of each other": lambda grid, record: grid["cells"][0].update(run=grid["cells"][1]["run"]),

@@ -102,6 +102,19 @@ def test_a_repeated_run_that_does_not_finish_leaves_the_old_results_in_place(sto
     assert not (store.folder / "repeating" / RUN).exists()
 
 
+def test_a_repeated_run_that_had_ended_when_its_driver_was_killed_is_not_repeated_again(tmp_path, monkeypatch):
+    with Store(tmp_path).locked() as store:
+        train(store)
+        store.start(RUN, CONFIG)
+        with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+            killed.setattr(Store, "quarantine", lambda self, path: (_ for _ in ()).throw(KeyboardInterrupt))
+            store.finish(RUN, ROWS[1:], RECORD | {"again": True})
+        assert "again" not in store.record(RUN)
+    with Store(tmp_path).locked() as store:
+        assert store.record(RUN)["again"] and not (tmp_path / "repeating" / RUN).exists()
+        assert (tmp_path / "superseded" / f"{RUN}-1" / "record.json").exists()
+
+
 def test_its_key_is_the_same_on_every_machine_and_another_one_for_a_copy(tmp_path, monkeypatch):
     with Store(tmp_path / "a").locked() as store:
         key = store.key
@@ -176,7 +189,7 @@ def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything
 @pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])
 def test_a_stranger_who_holds_the_mark_of_a_driver_keeps_nobody_waiting(tmp_path, monkeypatch, kind):
     """Whoever may read a file can lock it."""
-    monkeypatch.setattr("bench.results.store._PATIENCE", 0.1)
+    monkeypatch.setattr("bench.results.driver_mark._PATIENCE", 0.1)
     with Store(tmp_path).locked():
         pass
     said: list[str] = []

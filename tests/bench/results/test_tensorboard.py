@@ -50,6 +50,11 @@ def test_every_number_of_every_round_is_at_its_step_and_time(tmp_path):
     assert found[1] == {"bytes_up": 20.0, "accuracy": 0.25}
 
 
+def test_times_that_records_of_others_do_not_have_are_left_out(tmp_path):
+    *_, round = read(write_events(tmp_path, CONFIG, [{"round": 1, "seconds": None, "loss": 1.0}], "yesterday"))
+    assert (round.wall_time, round.summary.value[0].simple_value) == (0.0, 1.0)
+
+
 def test_settings_and_options_are_hyperparameters_and_final_accuracies_their_metrics(tmp_path):
     """What the tab HPARAMS shows: the start of a session, and the last value of every number."""
     _, _, event, *rounds = read(write_events(tmp_path, CONFIG, ROWS, "2026-01-01T12:00:00+0000"))

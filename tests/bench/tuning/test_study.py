@@ -88,6 +88,18 @@ def test_the_choice_does_not_depend_on_a_kill(store, tmp_path):
     assert found == [{"mu": 0.001}] * 2, "of equal ones the smaller value"
 
 
+def test_the_choice_of_a_grid_does_not_depend_on_what_other_searches_had_finished_before(store):
+    search = make()
+    finish(search, store, {"mu": 0.1}, 0.5, 0.5)
+    study = Study(search, store)
+    assert study.left == 3
+    while try_next(study, store, 0.5, 0.5):
+        pass
+    assert [one.params["mu"] for one in study.outcomes()] == [0.001, 0.01, 0.1, 1], (
+        "of equal ones the first of the grid"
+    )
+
+
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
 @pytest.mark.parametrize("kills", [(), (0, 1), (2, 5)])
 def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path, searcher, kills):
@@ -334,6 +346,8 @@ def test_a_stored_proposal_lies_in_the_range_of_its_number(value, holds):
 def test_a_stored_proposal_of_a_choice_is_one_of_them():
     choices = Parameter(grid=["a", "b"])
     assert could_propose(choices, "b") and not could_propose(choices, "c")
+    between = Parameter(grid=[1, 2], low=1, high=10)
+    assert could_propose(between, 3) and not could_propose(between, 3, "grid"), "a grid has its points alone"
 
 
 def test_a_report_says_what_was_found_and_that_the_best_print_alike(store):
