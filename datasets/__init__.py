@@ -112,19 +112,25 @@ def names() -> list[str]:
 
 
 def facts_of(dataset: str) -> DatasetInfo | None:
-    """What is known of a dataset before anybody looks for its files: of one of the harness, and of a reference to one of a lab,
-    whose images were decoded for that; None for others."""
-    if dataset in INFO or not dataset.startswith(f"{references.LAB}:"):
+    """What is known of a dataset before a run looks for its images: of one of the harness, and of a reference to arrays of a
+    user, which are decoded for that; None for others, and for image folders, which may be large and of several sizes."""
+    reference = references.read(dataset)
+    if reference is None or reference.kind not in (references.LAB, "npz"):
         return INFO.get(dataset)
     try:
-        return _facts_of_lab(dataset)
-    except DataError:  # said where the images are read
+        return _facts_of_arrays(dataset)
+    except MissingData:  # which may be there the next time
         return None
 
 
 @functools.cache
-def _facts_of_lab(dataset: str) -> DatasetInfo:
-    return load(dataset, None).facts
+def _facts_of_arrays(dataset: str) -> DatasetInfo | None:
+    try:
+        return load(dataset, None).facts
+    except MissingData:
+        raise
+    except DataError:  # said where the images are read
+        return None
 
 
 def usual_model(dataset: str) -> str | None:

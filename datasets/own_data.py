@@ -20,7 +20,7 @@ from datasets.info import expected
 from datasets.loaders import folders, npz, own_split
 from datasets.loaders.images import read_images
 
-_PATHS: dict[str, str] = {}  # reference -> the dataset by its absolute path
+_PATHS: dict[object, str] = {}  # content, as `references.hashed` has it -> the dataset by its absolute path
 _KNOWN: dict[tuple[str, tuple[int, ...]], str] = {}  # the same, and its state (see `_state`) -> reference
 
 
@@ -73,7 +73,7 @@ def canonical(dataset: str) -> str:
     named = Path(os.path.abspath(path))  # "." and ".." are no names
     name = named.name if kind == "imagefolder" else named.stem
     reference = str(references.make(kind, f"{name}{_option(share)}", digest))
-    _PATHS[reference], _KNOWN[key] = key[0], reference
+    _PATHS[references.hashed(reference)], _KNOWN[key] = key[0], reference
     return reference
 
 
@@ -137,7 +137,7 @@ def shape_of(dataset: str, image_size: ImageSize | None) -> tuple[int, int, int]
 def of_config(config) -> DataOfUser:
     """What a process needs in order to train the run of a resolved config; `remember` takes it there."""
     partition = partition_files.parse(config.partition) if references.is_partition(config.partition) else None
-    return DataOfUser(_PATHS.get(config.dataset, ""), partition and partition.with_content())
+    return DataOfUser(_PATHS.get(references.hashed(config.dataset), ""), partition and partition.with_content())
 
 
 def remember(data: DataOfUser, dataset: str) -> None:
@@ -147,7 +147,7 @@ def remember(data: DataOfUser, dataset: str) -> None:
         dataset: that of the config.
     """
     if data.dataset:
-        _PATHS.setdefault(dataset, data.dataset)
+        _PATHS.setdefault(references.hashed(dataset), data.dataset)
     if data.partition:
         partition_files.remember(data.partition)
 
@@ -156,12 +156,13 @@ def _path_of(dataset: str) -> str:
     reference = references.read(dataset)
     if reference is None:
         return dataset
-    if dataset not in _PATHS:
+    content = references.hashed(dataset)
+    if content not in _PATHS:
         raise MissingData(
             f"The place of the files of {dataset} is not known: a config has their digest, not their path; name the dataset by "
-            f"its path, as {reference.kind}:PATH."
+            f"its path, as --dataset {reference.kind}:PATH."
         )
-    return _PATHS[dataset]
+    return _PATHS[content]
 
 
 def _parts(dataset: str) -> tuple[str, Path, float | None]:

@@ -406,6 +406,17 @@ def test_the_tables_of_what_hooks_get_are_complete(heading, names):
 # Grids, search spaces, datasets
 
 
+@pytest.mark.parametrize(("name", "own", "rival"), [("fedams", "fedams", "moon"), ("fedmine", "fedmine", "lg-fedavg")])
+def test_boards_with_a_method_of_ones_own_extend_those_of_ours(files, name, own, rival):
+    path = files / f"with_{name}.yaml"
+    path.write_text(path.read_text().replace(own, rival))
+    grid = load_grid(path.name)
+    for budget, seeds in (("full", 5), ("smoke", 1)):
+        cells = expand(grid, budget)
+        assert len([cell for cell in cells if cell.setting("algorithm") == rival]) == 2 * seeds
+    assert grid.report.columns == "partition" and grid.stored_name == f"with_{name} v2"
+
+
 def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(files):
     content = yaml.safe_load((files / "mu.yaml").read_text())
     assert len(expand(load_grid("mu.yaml"), "paper")) == 2 * 3 * (1 + 4 + 1)

@@ -361,7 +361,10 @@ def describe(
     samples: given.SamplesOption = None,
     data_dir: Annotated[
         Path | None,
-        typer.Option(help="Count what is in this folder with its own sizes, decoding what is not yet decoded."),
+        typer.Option(
+            callback=given.look_in,
+            help="Count what is in this folder with its own sizes, decoding what is not yet decoded.",
+        ),
     ] = None,
     json_: given.JsonOption = False,
     results_dir: given.ResultsOption = RESULTS,

@@ -94,7 +94,7 @@ SubstituteOption = Annotated[
 ]
 
 
-def _look_in(data_dir: Path | None) -> Path | None:
+def look_in(data_dir: Path | None) -> Path | None:
     from datasets import of_labs
 
     of_labs.look_in(data_dir)
@@ -104,7 +104,7 @@ def _look_in(data_dir: Path | None) -> Path | None:
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data-dir", envvar="SKEWBENCH_DATA", callback=_look_in, help="Where the images are (see `data check`)."
+        "--data-dir", envvar="SKEWBENCH_DATA", callback=look_in, help="Where the images are (see `data check`)."
     ),
 ]
 ResultsOption = Annotated[

@@ -59,6 +59,13 @@ def verify(
         Path | None, typer.Option(metavar="FILE", help="Also add what came out to this file, for `board`.")
     ] = None,
     author: Annotated[str | None, typer.Option(help="Who verifies; of --write.")] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<DATASET>",
+            help="Where images of the author are here: npz:PATH or imagefolder:PATH; may be repeated.",
+        ),
+    ] = None,
     data_dir: given.DataOption = None,
 ) -> None:
     """Train stored runs again and compare them, round by round: equal, within a tolerance, or different, and why. Of each
@@ -69,6 +76,7 @@ def verify(
     """
     with explained():
         _check(sample, all_, rounds, minutes, tolerance, write, author)
+        _find(dataset or [])
         from bench.results.bundles import opened
 
         with opened(results) as first:
@@ -122,6 +130,21 @@ def _outcome(verified: "Sequence[tuple[str, str]]", audits: "Sequence[Audit]", d
         return 0, f"{line}."
     without = sorted({method for method, _ in verified} - confirmed)
     return 2, line + (f"; no run of {', '.join(without)} was confirmed." if without else ".")
+
+
+def _find(datasets: Sequence[str]) -> None:
+    """Makes known where datasets of users are, which stored configs name by their content.
+
+    Raises:
+        ValueError, DataError: if one is no dataset of a user, or not there.
+    """
+    from datasets import own_data
+
+    for dataset in datasets:
+        if not dataset.startswith(("npz:", "imagefolder:")):
+            raise ValueError(f"--dataset is npz:PATH or imagefolder:PATH here, but got {dataset}.")
+        own_data.find(dataset)
+        own_data.canonical(dataset)
 
 
 class _Writing(NamedTuple):

@@ -129,7 +129,7 @@ def expand(
         used |= point.given - {"rounds"}
         methods |= dict.fromkeys(_methods(point.settings))
         settings = _with_conditions(grid.conditions, point.settings)
-        fixed, info = {*grid.axes, *point.choice, *point.given}, known.get(str(settings.get("dataset")))
+        fixed, info = {*grid.axes, *point.choice, *point.given}, _info(settings.get("dataset"), known)
         grid.budgets[budget].fit_to_clients(settings, fixed, info)
         try:
             cell = _cell(settings, facts, point.choice, replaced, grid.reproduces)
@@ -168,7 +168,7 @@ def expand_alone(settings: Mapping[str, Any], facts: Mapping[str, DatasetInfo] |
     """
     shared = grid_files.read_shared()
     conditions, budget = [Condition(**one) for one in shared["conditions"]], Budget(**shared["budgets"][PAPER])
-    info = (datasets.INFO if facts is None else facts).get(str(settings.get("dataset")))
+    info = _info(settings.get("dataset"), datasets.INFO if facts is None else facts)
     own = {key: value for key, value in settings.items() if key in _GENERAL or key in _options(settings)}
     flat, cells, mistakes = dict(own), [], []
     if usual := datasets.usual_model(str(settings.get("dataset"))):
@@ -184,6 +184,14 @@ def expand_alone(settings: Mapping[str, Any], facts: Mapping[str, DatasetInfo] |
     if mistakes:
         raise ConfigError(mistakes)
     return cells[0].config
+
+
+def _info(dataset: Any, facts: Mapping[str, DatasetInfo]) -> DatasetInfo | None:
+    """What is known about a dataset that a grid names, one of a user by its path or name."""
+    if found := facts.get(str(dataset)):
+        return found
+    name = str(canonical_setting("dataset", dataset))
+    return facts.get(name) or datasets.facts_of(name)
 
 
 def _points(
@@ -215,7 +223,7 @@ def _points(
         for choice in _choices(grid, budget, base | given):
             settings = base | choice | given
             fixed, cell = {*axes, *choice, *given}, _with_conditions(grid.conditions, settings)
-            budget.apply(settings, fixed=fixed, axes=varied, info=facts.get(dataset), cell=cell)
+            budget.apply(settings, fixed=fixed, axes=varied, info=_info(dataset, facts), cell=cell)
             yield _Point(without(settings, foreign), choice, frozenset(given))
 
 

@@ -115,6 +115,8 @@ def _expand(spec: ExperimentSpec, **about_images: Any) -> Selection:
         refused=refused,
         **about_images,
     )
+    if not cells and (mistakes := [line for point in refused if not point.settings for line in point.mistakes]):
+        raise ConfigError(mistakes)  # of the whole grid, which has no cell to choose from
     if spec.tuning:
         cells = [replace(cell, choice={}) for cell in cells]
     only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})

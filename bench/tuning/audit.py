@@ -33,10 +33,10 @@ from bench.tuning.outcomes import ranked, validation_runs
 from bench.tuning.search import Search, stops_of
 from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import could_propose, draws
-from datasets import DataError, Dataset, resized
+from datasets import DataError, Dataset, own_data, resized
 
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
-# Settings that may follow from incomplete images.
+# Settings that may follow from images that are incomplete, or of the author.
 _OF_IMAGES = {"clients", "first_clients", "train_examples", "test_examples"}
 # Of the layout of a table: which numbers it shows, and which of them compete.
 _OF_TABLE = ("rows", "columns", "rounds_shown", "compared")
@@ -93,7 +93,7 @@ def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[Experime
     if (now := grid.digest(budget)) != stored["digest"]:
         raise ConfigError([f"the file of its grid has changed since (its digest was {stored['digest']} and is {now})."])
     _check_table(grid, stored)
-    rules = stored.get("ruleset")
+    grid, rules = _with_stored_data(grid, stored), stored.get("ruleset")
     spec = ExperimentSpec(
         grid,
         budget,
@@ -132,6 +132,28 @@ def _grid(stored: StoredGrid, file: Path | None) -> GridSpec:
     if found.stored_name != stored["grid"]:
         raise ConfigError([f"no grid that is called {stored['grid']} comes with this version of the program."])
     return found
+
+
+def _with_stored_data(grid: GridSpec, stored: StoredGrid) -> GridSpec:
+    """The grid with the references of stored cells in place of the datasets of users that are not here, by their names: the
+    place of the files, in a grid's file, is that of its author."""
+    found = filter(None, (references.read(cell["dataset"]) for cell in stored["cells"]))
+    there = {(reference.kind, reference.name): str(reference) for reference in found}
+
+    def named(value: Any) -> Any:
+        if isinstance(value, list):
+            return [named(one) for one in value]
+        if not there or not own_data.is_dataset(value) or own_data.canonical_setting("dataset", value) != value:
+            return value
+        kind = value.partition(":")[0] if references.is_dataset(value) else references.LAB
+        return there.get((kind, references.make(kind, references.name_of(value), "").name), value)
+
+    def replaced(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: named(value) if key == "dataset" else value for key, value in part.items()}
+
+    conditions = [one.model_copy(update={"when": replaced(one.when)}) for one in grid.conditions]
+    changed = {"axes": replaced(grid.axes), "settings": replaced(grid.settings), "conditions": conditions}
+    return grid.model_copy(update=changed)
 
 
 def _tunings(store: Store, stored: StoredGrid, grid: GridSpec, budget: str) -> list[TuningOptions | None]:
@@ -193,6 +215,8 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
     cells = [cell for cell in stored["cells"] if cell["run"]]
     records = {_place(layout, cell): store.record(cell["run"] or "") for cell in cells}
     noted = {place for place, record in records.items() if record and record.get("data_note")}
+    own = (cell for cell in cells if references.is_dataset(cell["config"]["dataset"]))
+    noted |= {place for cell in own if _difference(cell, given.get(place := _place(layout, cell)), set())}
     on_images = _on_images(store, selection, spec, [(there[place], given.get(place)) for place in noted], data_dir)
     if not isinstance(on_images, str):
         fitting = _by_place(with_chosen(on_images, spec, chosen), layout)
@@ -217,7 +241,7 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
         said.append(f"others cannot be: {unknown[0]}")
     if isinstance(on_images, str):
         said.append(
-            f"of {len(noted)} on incomplete images nobody can tell here how many examples they have: {on_images}"
+            f"of {len(noted)} nobody can tell here how many examples they have, which depends on their images: {on_images}"
         )
     if not is_laid_out_as(spec.grid, stored):
         said.append("the title or the layout of its table is another one")
@@ -253,8 +277,7 @@ def _on_images(
     """
     found: dict[str, Dataset] = {}
     for stored, cell in cells:
-        record = store.record(stored["run"] or "")
-        if cell is None or record is None:
+        if cell is None:
             continue
         config = cell.config
         if references.is_dataset(config.dataset) and references.read(config.dataset) is None:
@@ -263,7 +286,8 @@ def _on_images(
             images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
         except DataError as error:
             return in_short(error)
-        if other := agreement.other_images(record, images):
+        record = store.record(stored["run"] or "")
+        if record and (other := agreement.other_images(record, images)):
             return other
         found[config.dataset] = images
     if not found:

@@ -1,12 +1,15 @@
 """Datasets that are functions of labs."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import datasets
 from bench import plugins, references, registry
+from bench.cli.app import app
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
@@ -126,7 +129,18 @@ def test_a_grid_names_it_as_any_dataset(lab):
     grid = make_grid("mine", content | {"settings": {"clients": 3}})
     (cell,) = expand(grid, "smoke", facts=None)
     assert cell.config.dataset == own_data.canonical("pollen") and cell.config.model == "mlp"
+    assert (cell.config.train_examples, cell.config.test_examples) == (48, 12)  # a budget wants no more than there are
     assert single(SETTINGS, [0]).axes["dataset"] == [cell.config.dataset]
+
+
+def test_describe_finds_its_files_in_the_data_directory(lab, tmp_path):
+    (tmp_path / "pollen").mkdir()
+    np.save(tmp_path / "pollen" / "images.npy", np.zeros((30, 8, 8), np.uint8))
+    lab(FROM_FILES)
+    words = "describe --algorithm fedavg --dataset pollen --partition iid --budget smoke --json --data-dir".split()
+    text = CliRunner().invoke(app, [*words, str(tmp_path)]).output
+    (row, _) = json.loads(text[text.index("{") :])["costs"]
+    assert row["dataset"].startswith("lab:pollen@") and row["examples"] == 2 * 30 and row["bytes_per_client"] != [None]
 
 
 def test_it_may_replace_an_absent_dataset(lab):

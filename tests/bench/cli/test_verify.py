@@ -4,9 +4,11 @@ import json
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,6 +19,7 @@ from bench.execution.verification import draw, times_of_first
 from bench.results import verified
 from bench.results.store import Store
 from bench.tuning.study import Study
+from datasets import own_data, resized
 from tests.support.searching import make, try_next
 from tests.support.stored_experiments import tamper
 from tests.support.trained import from_base, keep, keep_grid, rewrite, trained
@@ -282,6 +285,23 @@ def test_what_cannot_be_compared_is_named_and_is_no_success(store, fedprox):
         "1 of an earlier version",
     ):
         assert said in text, (said, text)
+
+
+def test_images_of_the_author_are_found_where_they_are_here(store, tmp_path, monkeypatch):
+    images, labels = np.arange(48 * 64, dtype=np.uint8).reshape(48, 8, 8), np.arange(48) % 3
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    keep(store, trained(algorithm="fedavg", dataset=f"npz:{tmp_path}/own.npz", model="mlp"))
+    shutil.move(tmp_path / "own.npz", tmp_path / "theirs.npz")
+    monkeypatch.setattr(own_data, "_PATHS", {})
+    monkeypatch.setattr(own_data, "_KNOWN", {})
+    resized._load.cache_clear()
+    code, text = verify(store.folder)
+    assert code == 2 and "name the dataset by its path, as --dataset npz:PATH" in text
+    code, text = verify(store.folder, "--dataset", f"npz:{tmp_path}/theirs.npz")
+    assert code == 0 and "equal, all 4 rounds" in text
+    for wrong, said in (("digits", "--dataset is npz:PATH or imagefolder:PATH here"), ("npz:no.npz", "no file")):
+        code, text = verify(store.folder, "--dataset", wrong)
+        assert code == 2 and said in text
 
 
 def test_of_a_run_that_takes_long_here_the_first_rounds_are_trained_and_said(store, fedprox, tmp_path):

@@ -622,6 +622,9 @@ def test_only_selected_cells_and_their_references_have_to_fit(ask, store):
         ask(only={"algorithm": ["fedavg"]}, **around, **(changes | of_all)).plan(store)
     with pytest.raises(ConfigError, match="Unknown setting 'lrr'"):
         ask(only={"algorithm": ["fedavg"]}, overrides={"wrapper": "ccvr", "lrr": 1}, **changes).plan(store)
+    misspelt = {"settings": GRID["settings"] | {"lrr": 1}}  # so that there is no cell at all
+    with pytest.raises(ConfigError, match="settings: Unknown setting 'lrr'"):
+        ask(only={"algorithm": ["fedavg"]}, **around, **(changes | misspelt)).plan(store)
 
 
 def test_only_selected_cells_have_to_fit_their_images(ask, store):

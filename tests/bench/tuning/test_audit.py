@@ -2,8 +2,10 @@
 
 import shutil
 
+import numpy as np
 import pytest
 
+import datasets
 from bench import plugins
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
@@ -15,7 +17,7 @@ from bench.tuning import study
 from bench.tuning.audit import audit, stops_of_searches
 from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import Study
-from datasets import resized
+from datasets import own_data, resized
 from tests.support.searching import make, try_next
 from tests.support.stored_experiments import store_cells, tamper
 
@@ -166,6 +168,36 @@ def test_the_file_of_a_grid_is_also_looked_for_in_the_folders_of_labs(store, tmp
     assert says(store, label) == (False, "all 8 stored cells follow")
 
 
+def test_a_grid_on_images_of_its_author_does_not_differ_where_these_are_not(store, tmp_path, monkeypatch):
+    def forget() -> None:
+        monkeypatch.setattr(own_data, "_PATHS", {})
+        monkeypatch.setattr(own_data, "_KNOWN", {})
+        datasets._facts_of_arrays.cache_clear()
+        resized._load.cache_clear()
+
+    images, labels = np.zeros((48, 8, 8), np.uint8), np.arange(48) % 3
+    np.savez(tmp_path / "own.npz", x_train=images, y_train=labels, x_test=images[:12], y_test=labels[:12])
+    path = tmp_path / "board.yaml"
+    path.write_text(FILE.replace("[digits]", f"['npz:{tmp_path}/own.npz']").replace("rounds: 4", "model: mlp"))
+    spec = ExperimentSpec(load_grid(str(path)), "smoke")
+    configs = [cell.config for cell in select_cells(spec).selected]
+    assert {config.train_examples for config in configs} == {48}  # and not 100 for each client
+    label, other = store_cells(store, spec), with_options(configs[0], {"lr": 0.1})
+    there = shutil.move(tmp_path / "own.npz", tmp_path / "theirs.npz")
+    forget()
+    assert says(store, label) == (
+        False,
+        "all 4 stored cells follow; of 4 nobody can tell here how many examples they have, which depends on their images: "
+        f"The place of the files of {store.grid(label)['cells'][0]['dataset']} is not known: a config has their digest, not "
+        "their path; name the dataset by its path, as --dataset npz:PATH.",
+    )
+    own_data.canonical(f"npz:{there}")  # as `verify --dataset` does
+    assert says(store, label) == (False, "all 4 stored cells follow")
+    forget()
+    tamper(store, label, lambda grid: grid["cells"][0].update(run=run_id(other), config=other.canonical()))
+    assert "fedavg label-2 seed 0: lr is 0.1, but 0.3 by its grid" in says(store, label)[1]  # which no images excuse
+
+
 @pytest.mark.parametrize(
     ("change", "digest", "said"),
     [
@@ -174,9 +206,9 @@ def test_the_file_of_a_grid_is_also_looked_for_in_the_folders_of_labs(store, tmp
         (
             {},
             "0badcafe",
-            "of 1 on incomplete images nobody can tell here how many examples they have: its images of digits",
+            "of 1 nobody can tell here how many examples they have, which depends on their images: its images of digits",
         ),
-        ({"train_examples": 700}, "0badcafe", "of 1 on incomplete images nobody can tell here"),
+        ({"train_examples": 700}, "0badcafe", "of 1 nobody can tell here how many examples"),
         ({"lr": 0.1, "train_examples": 700}, "0badcafe", "fedavg label-2 seed 0: lr is 0.1, but 0.3 by its grid"),
     ],
 )
