@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from bench.tuning.search import Search
 
 
-KINDS = ("grids", "algorithms", "datasets", "models", "partitions", "transforms", "callbacks", "figures", "spaces", "papers")
+KINDS = (
+    "grids",
+    "algorithms",
+    "datasets",
+    "models",
+    "partitions",
+    "transforms",
+    "callbacks",
+    "figures",
+    "spaces",
+    "papers",
+)
 
 
 def listing(what: str) -> list[tuple[str, str]]:

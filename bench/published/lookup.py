@@ -167,7 +167,9 @@ def _read(paper: str, path: Path) -> Mapping[tuple, Mapping[tuple, dict]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError([f"{path} cannot be read as CSV: {error}."]) from error
     if lacking := [column for column in COLUMNS if not lines or column not in lines[0]]:
-        raise ConfigError([f"{path} has no line with the columns {', '.join(lacking)}; docs/own-grid.md has an example."])
+        raise ConfigError(
+            [f"{path} has no line with the columns {', '.join(lacking)}; docs/own-grid.md has an example."]
+        )
     index: dict[tuple, dict[tuple, dict]] = defaultdict(dict)
     mistakes = []
     for at, line in enumerate(lines, 2):

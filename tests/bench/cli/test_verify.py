@@ -3,8 +3,8 @@
 import json
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 

@@ -243,7 +243,11 @@ def test_models_are_scored_on_own_tests_and_on_all_of_them_together(here):
     for algorithm, metric in (("fedavg", "accuracy"), ("local", "global_accuracy")):
         run = Run(resolve(settings("digits", "file:pooled.json", algorithm=algorithm, rounds=1)), digits)
         run.step()
-        assert {key for key in run.rows[-1] if key.endswith("accuracy")} == {metric, "own_accuracy", "weighted_accuracy"}
+        assert {key for key in run.rows[-1] if key.endswith("accuracy")} == {
+            metric,
+            "own_accuracy",
+            "weighted_accuracy",
+        }
         federation = run.task.federation
         assert federation.test_labels.tolist() == labels[[200, 1500, *range(300, 340)]].tolist()
         assert [len(rows) for rows in federation.clients] == [60, 100]

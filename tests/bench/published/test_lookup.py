@@ -170,7 +170,10 @@ def test_a_lab_brings_published_numbers_of_its_own(published):
         ([HEAD.replace("mean", "accuracy"), LINE], "has no line with the columns mean;"),
         ([HEAD, LINE, LINE], "line 3: its number is there already"),
         ([HEAD, LINE.replace("61.2", "61,2")], "line 2: it has another number of fields"),
-        ([HEAD, LINE.replace("61.2", "61.2 %")], "line 2: mean is '61.2 %', expected a number as printed, such as 53.6"),
+        (
+            [HEAD, LINE.replace("61.2", "61.2 %")],
+            "line 2: mean is '61.2 %', expected a number as printed, such as 53.6",
+        ),
         ([HEAD, LINE.replace("mine", "theirs")], "line 2: paper is 'theirs', expected 'mine', the name of the file"),
     ],
 )
