@@ -1,5 +1,5 @@
-"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces, grids and numbers
-of papers, each in a file of its own.
+"""What there is by name: methods, models, datasets, partitions, transforms, callbacks, figures, search spaces, grids and
+numbers of papers, each in a file of its own.
 
 They lie in this project and in the folders of labs (see `bench.plugins`), and are the same in both. A decorator says what a
 Python file holds, and is read without importing the file, so that lists and tables do not wait for torch:

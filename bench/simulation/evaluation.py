@@ -37,8 +37,8 @@ def evaluate(task, deployed: Deployed) -> dict[str, float]:
         shared or not, on these, means over clients. For shifts that is all: the whole test set would say nothing else of a
         shared model, as each client has about as many examples in it; and a client's own model is not made for the data of
         others. Where test data are scored together as well (`Federation.scores_together`), also "accuracy" of a shared model
-        or "global_accuracy" of one model per client, on the test data of all clients together; and "weighted_accuracy", "own_accuracy"
-        weighted by the clients' numbers of test examples.
+        or "global_accuracy" of one model per client, on the test data of all clients together; and
+        "weighted_accuracy", "own_accuracy" weighted by the clients' numbers of test examples.
     """
     return measure(task, deployed).scores
 
