@@ -85,9 +85,6 @@ class OneExchange(LocalTraining):
         own = self.training(task)
         return round(task.cohort_share * 2 * tree.num_bytes([own.initial_params(), own.initial_buffers()]))
 
-    def state_templates(self, task: Task) -> list[State]:
-        return super().state_templates(self.training(task))
-
     def caveats(self, task: Task) -> list[str]:
         settings = task.settings
         several = f"Clients trained alone for {settings.rounds} rounds, in each of which momentum started anew."
@@ -119,6 +116,8 @@ class OneShot(Weighs, OneExchange):
         return training_part(task, self.hold_out)
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
+        if not len(self.sample(task, state).ids):
+            return super().deploy(task, state, client_ids)  # nobody of a cluster has trained
         cohort, models = self.trained(task, state)
         start = state["params"]
         deltas = tree.map(torch.sub, models["params"], start)
