@@ -15,6 +15,7 @@ from torch import Tensor
 
 from algorithms import Cohort, Deployed, Task, Tree, one_of, registered, tree
 from algorithms.oneshot import Combination, one_class_caveat, side_by_side
+from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.hold_out import held_part
 from algorithms.shared.types import RunConfig
 from bench.models.base import BoundModel, Model
@@ -84,9 +85,8 @@ class EnsembleOfClients(Combination):
         return {"bytes_down": self.ensemble_traffic(task, plain), "bytes_up": 4 * m * numbers.get(self.rule, 0)}
 
     def validate(self, config: RunConfig) -> list[str]:
-        noisy = self.rule == "polychotomous" and config.partition.startswith("noise")
-        own = [f"polychotomous is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if noisy else [])
+        own = noisy_inputs(self.rule, config.partition) if self.rule == "polychotomous" else []
+        return super().validate(config) + own
 
     def caveats(self, task: Task) -> list[str]:
         return super().caveats(task) + one_class_caveat("ensemble", task)

@@ -16,6 +16,7 @@ import algorithms
 from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.fedopt import FedAdam
 from algorithms.oneshot import Combination, OneShot, side_by_side
+from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.hold_out import held_part, num_held
 from algorithms.shared.types import RunConfig, Settings
 from bench.models.base import BoundModel, Model
@@ -102,8 +103,7 @@ class Fens(Combination):
         )
 
     def validate(self, config: RunConfig) -> list[str]:
-        own = [f"fens is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if config.partition.startswith("noise") else [])
+        return super().validate(config) + noisy_inputs(algorithms.name_of(self), config.partition)
 
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
         if self.quantise == "int8":

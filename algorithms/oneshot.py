@@ -14,6 +14,7 @@ import algorithms
 from algorithms import Algorithm, Cohort, Deployed, PostHoc, State, Task, Tree, one_of, registered, tree
 from algorithms.local_training import LocalTraining
 from algorithms.shared.base import average_buffers
+from algorithms.shared.checks import below_one
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.hold_out import num_held, training_part
@@ -109,8 +110,7 @@ class OneShot(Weighs, OneExchange):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.hold_out < 1:
-            raise ValueError(f"hold_out must be at least 0 and below 1, but got {self.hold_out}.")
+        below_one("hold_out", self.hold_out)
 
     def training(self, task: Task) -> Task:
         return training_part(task, self.hold_out)

@@ -1,10 +1,12 @@
 """Ensembles of the models of one-shot training: rules by which they answer together."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import algorithms
 from algorithms.ensemble import EnsembleOfClients, confusion
 from algorithms.fedconcat import FedConcat
 from algorithms.fedprox import FedProx
@@ -109,6 +111,14 @@ def test_what_is_impossible_is_refused():
         EnsembleOfClients(rule="polychotomous")
     with pytest.raises(ValueError, match="hold_out must be at least 0 and below 1, but got 1"):
         OneShot(hold_out=1.0)
+
+
+@pytest.mark.parametrize("name", ["ccvr", "oracle", "co-boosting", "fens-linear"])
+def test_what_reads_images_without_their_noise_is_refused_by_its_name(name):
+    config = SimpleNamespace(partition="noise-0.1")
+    said = f"{name} is not defined for inputs with noise, but the partition is noise-0.1."
+    assert algorithms.make(name).validate(config) == [said]
+    assert algorithms.make(name).validate(SimpleNamespace(partition="iid")) == []
 
 
 def test_one_class_per_client_is_said():

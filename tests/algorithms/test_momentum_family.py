@@ -482,8 +482,8 @@ def test_an_unstable_drift_of_a_small_client_has_a_caveat():
 @pytest.mark.parametrize(
     "make, sentence",
     [
-        (lambda: FedACG(server_momentum=1), "1 - server_momentum must be greater than 0, but got 0."),
-        (lambda: FedACG(server_momentum=-1), "server_momentum must be at least 0, but got -1."),
+        (lambda: FedACG(server_momentum=1), "server_momentum must be at least 0 and below 1, but got 1."),
+        (lambda: FedACG(server_momentum=-1), "server_momentum must be at least 0 and below 1, but got -1."),
         (lambda: FedACG(beta=-1), "beta must be at least 0, but got -1."),
         (lambda: FedACG(clip=0), "clip must be greater than 0, but got 0."),
         (lambda: FedACG(weighting="size"), "weighting must be one of examples, uniform, but got 'size'."),
