@@ -302,9 +302,7 @@ def descend_on(
 def check_classifier(model: Model, does: str) -> None:
     """Raises ValueError unless a model has a classifier as its last layer. `does` is the beginning of the sentence."""
     if [*model.layers()][-1:] != ["classifier"]:
-        raise ValueError(
-            f"{does}, the body or the head, but {type(model).__name__} has no classifier as its last layer; use another model."
-        )
+        raise ValueError(f"{does}, but {type(model).__name__} has no classifier as its last layer; use another model.")
 
 
 def whole(view: ClientView) -> Tree:
