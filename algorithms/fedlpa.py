@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
-from algorithms.oneshot import Combination
+from algorithms.oneshot import Combination, num_models
 from algorithms.shared.hold_out import num_held
 from algorithms.shared.local_sgd import value_of
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Settings
@@ -137,7 +137,7 @@ class FedLPA(Combination):
 
     def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         numbers = sum(side * (side + 1) // 2 for pair in sides_of(task.model).values() for side in pair)
-        return {"bytes_down": 0, "bytes_up": 4 * self.cohort_size(task) * numbers}
+        return {"bytes_down": 0, "bytes_up": 4 * num_models(task) * numbers}
 
 
 class Factors(NamedTuple):

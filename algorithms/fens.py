@@ -15,7 +15,7 @@ from torch import Tensor
 import algorithms
 from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.fedopt import FedAdam
-from algorithms.oneshot import Combination, OneShot, side_by_side
+from algorithms.oneshot import Combination, OneShot, num_models, side_by_side
 from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.hold_out import held_part, num_held
 from algorithms.shared.types import RunConfig, Settings
@@ -170,10 +170,10 @@ class Fens(Combination):
         """Every client receives all models once, and exchanges the aggregator in each of its rounds."""
         own = self.deployed_model(task)
         params = own.aggregator.init(torch.Generator())
-        rounds = self.cohort_size(task) * self.aggregator_rounds * tree.num_bytes(task.place(params))
+        rounds = num_models(task) * self.aggregator_rounds * tree.num_bytes(task.place(params))
         member, buffers = task.place(task.model.init(torch.Generator())), task.model.init_buffers()
         one = sum(leaf.numel() for leaf in tree.leaves(member)) if self.quantise == "int8" else tree.num_bytes(member)
-        models = task.population * self.cohort_size(task) * (one + tree.num_bytes(buffers))
+        models = task.population * num_models(task) * (one + tree.num_bytes(buffers))
         return {"bytes_down": models + rounds, "bytes_up": rounds}
 
 

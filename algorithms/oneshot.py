@@ -171,18 +171,9 @@ class Combination(PostHoc):
         """
         raise NotImplementedError
 
-    def ensemble_traffic(self, task: Task, members: Model) -> int:
-        """Bytes of m models that all clients of the population receive."""
-        params = task.place(members.init(task.generator_for("init")))
-        return task.population * tree.num_bytes([params, members.init_buffers()])
-
-    def cohort_size(self, task: Task) -> int:
-        """m, number of models."""
-        return len(task.sample_cohort(0).ids)
-
     def members(self, task: Task) -> tuple[Model, ...]:
         """The models of the clients."""
-        return (task.model,) * self.cohort_size(task)
+        return (task.model,) * num_models(task)
 
 
 def side_by_side(models: Tree) -> dict[str, Tree]:
@@ -194,10 +185,11 @@ def side_by_side(models: Tree) -> dict[str, Tree]:
     return found
 
 
-def one_class_caveat(name: str, task: Task) -> list[str]:
-    """That models trained on one class each know nothing of the others, where that is so."""
-    text = (
-        f"{name}: each client has one class, so that its model predicts that class with confidence near 1 whatever it sees, "
-        "and rules without training are near to ties."
-    )
-    return [text] if task.federation.one_class_clients == len(task.federation.clients) else []
+def num_models(task: Task) -> int:
+    """m, clients of the one cohort."""
+    return len(task.sample_cohort(0).ids)
+
+
+def bytes_to_all(task: Task, model: Model) -> int:
+    """Bytes of a model that all clients of the population receive."""
+    return task.population * tree.num_bytes([task.place(model.init(torch.Generator())), model.init_buffers()])

@@ -129,7 +129,7 @@ def test_one_class_per_client_is_said():
     assert EnsembleOfClients().caveats(task) == [
         "Clients trained alone for 3 rounds, in each of which momentum started anew."
     ]
-    assert "each client has one class" in EnsembleOfClients().caveats(single)[-1]
+    assert EnsembleOfClients(rule="votes").caveats(single)[-1].startswith("ensemble-vote: each client has one class")
 
 
 def test_bytes_of_one_exchange_and_of_an_ensemble():
