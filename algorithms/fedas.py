@@ -64,10 +64,6 @@ class FedAS(Scored, FitsPrivate, PartlyShared):
         at_least("alignment_lr", self.alignment_lr, 0)
         one_of("weighting", self.weighting, get_args(Weights))
 
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
-
     def visits(self, settings: Settings, num_examples: int) -> int:
         extra = (self.alignment_lr > 0) + (self.weighting == "fisher")
         return super().visits(settings, num_examples) + extra * visited_in_a_pass(settings, num_examples)

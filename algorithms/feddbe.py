@@ -142,10 +142,6 @@ class FedDBE(Scored):
     def _blank(self, task: Task) -> Tensor:
         return torch.zeros(task.model.feature_dim, dtype=task.dtype, device=task.device)
 
-    @property
-    def weighs_clients(self) -> bool:
-        return True
-
     def traffic(self, task: Task) -> int:
         mean = 2 * tree.num_bytes(self._blank(task)) if self.kappa else 0
         return super().traffic(task) + round(task.cohort_share * mean)

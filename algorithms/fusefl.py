@@ -223,9 +223,6 @@ class FuseFL(OneExchange):
         phases = [self.in_phase(settings, phase) for phase in range(self.blocks)]
         return self.phase_rounds * sum(self.visits(own, num_examples) for own in phases)
 
-    def state_templates(self, task: Task) -> list[State]:
-        return [{**state, "round": self.num_rounds(task.settings)} for state in super().state_templates(task)]
-
     def caveats(self, task: Task) -> list[str]:
         settings, several = task.settings, replace(task.settings, rounds=self.phase_rounds)
         number, unit = (settings.local_epochs, "epochs") if settings.local_epochs else (settings.local_steps, "steps")

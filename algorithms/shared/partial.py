@@ -54,10 +54,6 @@ class PartlyShared(RoundBased):
         """By which the server weighs the clients' parts [K]."""
         return cohort.weights
 
-    @property
-    def weighs_clients(self) -> bool:
-        return True
-
     # On one client
 
     def trained(self, model: Tree, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
