@@ -27,7 +27,7 @@ from algorithms.shared.types import (
 )
 from algorithms.shared.weighting import Weighs
 from bench.models.base import Model
-from bench.models.concat import SideBySide
+from bench.models.concat import SideBySide, encoder_part
 
 Part = Literal["body", "head"]
 FitPrivate = Literal["absent", "all", "none"]
@@ -250,6 +250,18 @@ class PersonalPart(FitsPrivate, KeepsPrivate, PartialSharing):
     def fit_visits(self, settings: Settings, num_examples: int) -> int:
         all_shared = self.shared_part == "body" and not self.head_layers
         return 0 if all_shared else super().fit_visits(settings, num_examples)
+
+
+@dataclass(frozen=True)
+class OwnClassifier(FitsPrivate, KeepsPrivate):
+    """All is shared but the classifier, of which each client has its own."""
+
+    def init(self, task: Task) -> State:
+        check_classifier(task.model, f"{algorithms.name_of(self)} shares a part of the model")
+        return super().init(task)
+
+    def shared(self, model: Tree) -> Tree:
+        return {key: encoder_part(leaves) for key, leaves in model.items()}
 
 
 # Parts of a model
