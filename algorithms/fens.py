@@ -43,8 +43,8 @@ class Fens(Combination):
 
     In a round every client takes one SGD step on the cross-entropy of a batch, and the server a step of FedAdam along the mean
     change, weighed by numbers of held-out examples: m = beta1 m + (1 - beta1) D, v = beta2 v + (1 - beta2) D^2 from 0, and
-    h + server_lr m / (sqrt(v) + tau). These rounds are not rounds of the run: they take place when the model is deployed, and
-    their bytes and examples count then. A client with one example holds out none, and trains no aggregator.
+    h + server_lr m / (sqrt(v) + adaptivity). These rounds are not rounds of the run: they take place when the model is
+    deployed, and their bytes and examples count then. A client with one example holds out none, and trains no aggregator.
 
     The paper's body was not at hand, so that defaults are those of the scripts of its code. How the code rounds to eight bits
     was not read either: here each tensor of weights is rounded to multiples of its largest magnitude / 127.
@@ -61,7 +61,7 @@ class Fens(Combination):
         aggregator_rounds: rounds in which h is trained, >= 0.
         aggregator_lr: of the clients' SGD step, > 0.
         aggregator_batch_size: examples of that step, >= 1.
-        server_lr, beta1, beta2, tau: of FedAdam.
+        server_lr, beta1, beta2, adaptivity: of FedAdam.
         quantise: whether models are rounded to eight bits, "int8", or not, "none".
     """
 
@@ -74,7 +74,7 @@ class Fens(Combination):
     server_lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.99
-    tau: float = 0.001
+    adaptivity: float = 0.001
     quantise: Quantise = "none"
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class Fens(Combination):
             server_lr=self.server_lr,
             beta1=self.beta1,
             beta2=self.beta2,
-            adaptivity=self.tau,
+            adaptivity=self.adaptivity,
             initial_second_moment="zero",
         )
 
