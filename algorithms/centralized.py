@@ -17,8 +17,6 @@ class Centralized(RoundBased):
     With one local epoch per round, the number of rounds is the number of epochs.
     """
 
-    weighs_clients = False  # there is one
-
     def init_client(self, task: Task, params: Tree) -> Tree:
         return {"velocity": tree.zeros_like(params)}
 

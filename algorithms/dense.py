@@ -24,6 +24,7 @@ from torch import Tensor
 import algorithms
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.oneshot import Combination
+from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.synthesis import (
     Normalisations,
     adversarial_loss,
@@ -152,9 +153,7 @@ class Dense(Combination):
             above("clip", self.clip, 0)
 
     def validate(self, config: RunConfig) -> list[str]:
-        name = algorithms.name_of(self)
-        own = [f"{name} is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if config.partition.startswith("noise") else [])
+        return super().validate(config) + noisy_inputs(algorithms.name_of(self), config.partition)
 
     def caveats(self, task: Task) -> list[str]:
         images = self.distillation_epochs * self.generator_steps * self.synthetic_batch_size

@@ -13,8 +13,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+import algorithms
 from algorithms import Cohort, Deployed, Task, Tree, one_of, registered, tree
-from algorithms.oneshot import Combination, one_class_caveat, side_by_side
+from algorithms.oneshot import Combination, bytes_to_all, num_models, side_by_side
+from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.hold_out import held_part
 from algorithms.shared.types import RunConfig
 from bench.models.base import BoundModel, Model
@@ -74,22 +76,26 @@ class EnsembleOfClients(Combination):
         return ByRule(task.model.input_shape, task.model.num_classes, self.members(task), self.rule)
 
     def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
-        m, num_classes = self.cohort_size(task), task.model.num_classes
+        m, num_classes = num_models(task), task.model.num_classes
         numbers = {
             "polychotomous": num_classes**2,
             "weighted-logits": num_classes,
             "weighted-probabilities": num_classes,
         }
         plain = ByRule(model.input_shape, num_classes, self.members(task))
-        return {"bytes_down": self.ensemble_traffic(task, plain), "bytes_up": 4 * m * numbers.get(self.rule, 0)}
+        return {"bytes_down": bytes_to_all(task, plain), "bytes_up": 4 * m * numbers.get(self.rule, 0)}
 
     def validate(self, config: RunConfig) -> list[str]:
-        noisy = self.rule == "polychotomous" and config.partition.startswith("noise")
-        own = [f"polychotomous is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if noisy else [])
+        own = noisy_inputs(self.rule, config.partition) if self.rule == "polychotomous" else []
+        return super().validate(config) + own
 
     def caveats(self, task: Task) -> list[str]:
-        return super().caveats(task) + one_class_caveat("ensemble", task)
+        said = (
+            f"{algorithms.name_of(self)}: each client has one class, so that its model predicts that class with confidence "
+            "near 1 whatever it sees, and rules without training are near to ties."
+        )
+        alone = task.federation.one_class_clients == len(task.federation.clients)
+        return [*super().caveats(task), *[said] * alone]
 
     def _confusions(self, task: Task, cohort: Cohort, models: Tree) -> Tensor:
         held = held_part(task, self.oneshot.hold_out).federation

@@ -15,12 +15,12 @@ from algorithms import (
     State,
     Task,
     Tree,
-    above,
     at_least,
     registered,
     task_loss,
     tree,
 )
+from algorithms.shared.checks import below_one
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.types import ClientOutputs
 from algorithms.shared.weighting import Weighed
@@ -54,8 +54,7 @@ class FedACG(Clipped, Weighed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("server_momentum", self.server_momentum, 0)
-        above("1 - server_momentum", 1 - self.server_momentum, 0)
+        below_one("server_momentum", self.server_momentum)
         at_least("beta", self.beta, 0)
 
     def init_server(self, task: Task, params: Tree) -> Tree:

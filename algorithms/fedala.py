@@ -111,7 +111,7 @@ class FedALA(Scored):
         """Whether a first use is over, after epochs whose last batches had these losses."""
         if len(losses) <= _WINDOW:
             return False
-        spread = statistics.pstdev(losses[-_WINDOW:]) if all(map(_is_finite, losses)) else 0.0
+        spread = statistics.pstdev(losses[-_WINDOW:]) if all(map(math.isfinite, losses)) else 0.0
         return spread < self.threshold
 
     def _learn(self, task: Task, state: State, cohort: Cohort, kept: Tree) -> Tree:
@@ -240,7 +240,3 @@ class FedALA(Scored):
 def _mixed(received: Tensor, own: Tensor, weights: Tensor) -> Tensor:
     """t + (w - t) W, and exactly w where W is 1."""
     return torch.where(weights == 1, received, own + (received - own) * weights)
-
-
-def _is_finite(number: float) -> bool:
-    return number - number == 0

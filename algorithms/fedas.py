@@ -9,10 +9,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-import algorithms
 from algorithms import Average, LocalResult, State, at_least, descend, gradient, one_of, registered, tree
 from algorithms.shared.local_sgd import unless_padding
-from algorithms.shared.partial import FitsPrivate, PartlyShared, check_classifier, descend_on, layers_of
+from algorithms.shared.partial import OwnClassifier, descend_on, layers_of
 from algorithms.shared.passes import class_means, first_pass, visited_in_a_pass
 from algorithms.shared.scored import Scored, When
 from algorithms.shared.tree import Tree
@@ -24,7 +23,7 @@ Weights = Literal["fisher", "examples"]
 
 @registered("fedas", title="FedAS")
 @dataclass(frozen=True)
-class FedAS(Scored, FitsPrivate, PartlyShared):
+class FedAS(Scored, OwnClassifier):
     """FedPer with two changes: an alignment of the received body, and weights F_i of the clients' bodies on the server.
 
     A client keeps its whole last model. When it receives a body, it takes the class means mu_c of its old body's features, and
@@ -64,10 +63,6 @@ class FedAS(Scored, FitsPrivate, PartlyShared):
         at_least("alignment_lr", self.alignment_lr, 0)
         one_of("weighting", self.weighting, get_args(Weights))
 
-    @property
-    def weighs_clients(self) -> bool:
-        return self.weighting == "examples"
-
     def visits(self, settings: Settings, num_examples: int) -> int:
         extra = (self.alignment_lr > 0) + (self.weighting == "fisher")
         return super().visits(settings, num_examples) + extra * visited_in_a_pass(settings, num_examples)
@@ -81,10 +76,6 @@ class FedAS(Scored, FitsPrivate, PartlyShared):
         return [*super().caveats(task), said]
 
     # On one client
-
-    def init(self, task: Task) -> State:
-        check_classifier(task.model, f"{algorithms.name_of(self)} shares a part of the model")
-        return super().init(task)
 
     def init_client(self, task: Task, params: Tree) -> Tree:
         return {"params": params, "buffers": task.initial_buffers()}

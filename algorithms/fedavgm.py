@@ -7,7 +7,8 @@ https://arxiv.org/abs/1909.06335
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from algorithms import Cohort, RoundBased, Task, Tree, above, at_least, one_of, registered, tree
+from algorithms import Cohort, RoundBased, Task, Tree, above, one_of, registered, tree
+from algorithms.shared.checks import below_one
 
 Form = Literal["plain", "damped", "nesterov"]
 
@@ -29,8 +30,7 @@ class FedAvgM(RoundBased):
     form: Form = "plain"
 
     def __post_init__(self) -> None:
-        at_least("server_momentum", self.server_momentum, 0)
-        above("1 - server_momentum", 1 - self.server_momentum, 0)
+        below_one("server_momentum", self.server_momentum)
         above("server_lr", self.server_lr, 0)
         one_of("form", self.form, get_args(Form))
 

@@ -41,7 +41,7 @@ class FedDBE(Scored):
     The paper's body was not at hand: both constants, 1/2 and 1/d, are those of the authors' code.
 
     Attributes:
-        kappa: weight of the regulariser, >= 0; 0 is without.
+        kappa: weight of the regulariser, >= 0; 0 is without, and without the round before the first one.
         mu: momentum of the running mean, in (0, 1].
         debias: whether r is divided by 1 - (1 - mu)^k.
         train_shift: whether clients train z; without it and with kappa 0 it is FedAvg.
@@ -124,7 +124,7 @@ class FedDBE(Scored):
 
     def run_round(self, task: Task, state: State) -> State:
         cohort = self.sample(task, state)
-        if len(cohort.ids) and not state["server"]["known"]:
+        if self.kappa and len(cohort.ids) and not state["server"]["known"]:
             state = self._with_mean(task, state, cohort)
         return super().run_round(task, state)
 
@@ -142,15 +142,13 @@ class FedDBE(Scored):
     def _blank(self, task: Task) -> Tensor:
         return torch.zeros(task.model.feature_dim, dtype=task.dtype, device=task.device)
 
-    @property
-    def weighs_clients(self) -> bool:
-        return True
-
     def traffic(self, task: Task) -> int:
-        return super().traffic(task) + round(task.cohort_share * 2 * tree.num_bytes(self._blank(task)))
+        mean = 2 * tree.num_bytes(self._blank(task)) if self.kappa else 0
+        return super().traffic(task) + round(task.cohort_share * mean)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        return super().workload(replace(settings, rounds=settings.rounds + 1), num_examples)
+        rounds = settings.rounds + (self.kappa > 0)
+        return super().workload(replace(settings, rounds=rounds), num_examples)
 
 
 def _mean(features: Tensor, batch: Batch) -> Tensor:

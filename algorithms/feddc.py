@@ -62,8 +62,8 @@ class FedDC(KeepsControls, DynamicRegulariser):
             alpha_i = alpha.
         clip: largest norm of a gradient, > 0; None does not clip.
         mean: "uniform" mean of the cohort's d_i, as in the authors' code, or by number of "examples".
-        drifts: the server adds the uniform mean of the h_i of "all" clients, as in the authors' code, or of the "cohort", whose
-            clients send d_i + h_i.
+        drifts: the server adds the uniform mean of the h_i of "all" clients, as in the authors' code, or takes the `mean` of
+            d_i + h_i, which the clients of the "cohort" send.
         momentum_mode: "outside": momentum acts on all but SCAFFOLD's correction G / s_i - g_i, which is added to the step, and
             clip on what momentum acts on; "none": local SGD without momentum. Both are the same at momentum 0.
     """
@@ -89,9 +89,9 @@ class FedDC(KeepsControls, DynamicRegulariser):
             "because lr alpha_i is above 2."
         ]
 
-    def result_template(self, state: State) -> Tree:
-        drift = {"drift": state["server"]["memory"]} if self.drifts == "cohort" else {}
-        return {**super().result_template(state), **drift}
+    @property
+    def sends_memory(self) -> bool:
+        return self.drifts == "cohort"
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """As in FedDyn, with 1 / s_i."""
@@ -117,28 +117,18 @@ class FedDC(KeepsControls, DynamicRegulariser):
         trained = descend(self.local_loss, view.params, data, plan, view, gradient_of=corrected, **how).params
         delta = tree.subtract(trained, view.params)
         control = tree.map(lambda c, d: -c - d / (view.num_steps * view.settings.lr), correction, delta)
-        client = {"memory": tree.add(view.client["memory"], delta), "control": control}
-        update = {"delta": delta, "change": tree.subtract(control, view.client["control"])}
-        if self.drifts == "cohort":
-            update["drift"] = client["memory"]
-        return LocalResult(update, client)
+        sent, kept, _ = self.with_memory(delta, view)
+        change = tree.subtract(control, view.client["control"])
+        return LocalResult({**sent, "change": change}, {**kept, "control": control})
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
-        equal = torch.ones_like(cohort.num_examples)
-        shares = cohort.num_examples if self.weighting == "examples" else equal
-        means = {**super().weighted_means(updates, cohort), "change": Average(updates["change"], shares)}
-        return means | ({"drift": Average(updates["drift"], equal)} if self.drifts == "cohort" else {})
+        shares = cohort.num_examples if self.weighting == "examples" else torch.ones_like(cohort.num_examples)
+        return {**super().weighted_means(updates, cohort), "change": Average(updates["change"], shares)}
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         new, memory = super().server_step(task, params, server, update, cohort)
-        if self.drifts == "cohort":
-            new = tree.add(params, tree.add(update["delta"], update["drift"]))
         share: float | Tensor = len(cohort.ids) / cohort.population  # of the sum of all s_i, that of the cohort
         if self.weighting == "examples":
             share = cohort.num_examples.sum() / sum(task.sizes(torch.arange(task.population)))
         control = tree.map(lambda G, c: G + share * c, server["control"], update["change"])
         return new, {**memory, "control": control}
-
-    def uploads(self, update: Tree, buffers: Tree) -> Tree:
-        sent = {name: part for name, part in update.items() if name != "drift"}  # its sum with the delta is one vector
-        return super().uploads(sent, buffers)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms import Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
-from algorithms.oneshot import Combination
+from algorithms.oneshot import Combination, num_models
 from algorithms.shared.hold_out import num_held
 from algorithms.shared.local_sgd import value_of
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Settings
@@ -27,7 +27,8 @@ _MOST_BYTES = 2**30  # of the factors that are held at a time
 @registered("fedlpa")
 @dataclass(frozen=True)
 class FedLPA(Combination):
-    """Layer by layer, with M_i [out, in + 1] the weights of client i, the bias as last column, and p_i its share of examples:
+    """Layer by layer, with M_i [out, in + 1] the weights of client i, the bias as last column, and p_i as in `oneshot`, by
+    default its share of examples:
 
         A_i = E[x x^T] + r I, of the layer's inputs x, with 1 appended
         B_i = E[g g^T] + r I, of the gradients g of an example's loss, with its true label, by the layer's outputs
@@ -68,7 +69,8 @@ class FedLPA(Combination):
         at_least("gradient_steps", self.gradient_steps, 0)
 
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
-        shares = cohort.weights.double() / cohort.weights.double().sum()
+        weights = self.oneshot.client_weights(cohort).double()
+        shares = weights / weights.sum()
         params, used = dict(deployed.params), dict[str, int]()
         for layers in groups_of(sides_of(task.model), _MOST_BYTES // len(cohort.ids)):
             for layer, (a, b) in self.factors(task, cohort, models, layers).items():
@@ -135,7 +137,7 @@ class FedLPA(Combination):
 
     def change_traffic(self, task: Task, model: Model) -> dict[str, int]:
         numbers = sum(side * (side + 1) // 2 for pair in sides_of(task.model).values() for side in pair)
-        return {"bytes_down": 0, "bytes_up": 4 * self.cohort_size(task) * numbers}
+        return {"bytes_down": 0, "bytes_up": 4 * num_models(task) * numbers}
 
 
 class Factors(NamedTuple):

@@ -51,6 +51,8 @@ class FedNH(Clipped, Weighed):
     training, scales it to length 1, and sends it with the count. The server scales their sum, weighted by counts, to length 1
     as A_c, and takes W_c = rho W_c + (1 - rho) A_c, scaled to length 1. A class that no client of the cohort holds keeps W_c.
 
+    Images of which a round has no step, because of `local_steps` or `last_batch`, are counted, but not in the means.
+
     s is averaged and decays like all params. Deployed is the linear classifier of logits W f, whose order neither s nor the
     length of f changes; if s turned negative, it would prefer the wrong classes: `diagnostics` has s. With rho 1, W stays as
     it was drawn. No setting is FedAvg. The pass after training has no gradient, and is not counted as one.

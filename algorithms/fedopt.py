@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from algorithms import Cohort, RoundBased, Task, Tree, above, one_of, registered, tree
+from algorithms.shared.checks import below_one
 
 SecondMoment = Literal["squared-adaptivity", "zero"]
 
@@ -44,7 +45,7 @@ class FedOpt(RoundBased):
 
     def __post_init__(self) -> None:
         above("server_lr", self.server_lr, 0)
-        _check_decay("beta1", self.beta1)
+        below_one("beta1", self.beta1)
         above("adaptivity", self.adaptivity, 0)
         one_of("initial_second_moment", self.initial_second_moment, get_args(SecondMoment))
 
@@ -104,7 +105,7 @@ class FedAdam(FedOpt):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_decay("beta2", self.beta2)
+        below_one("beta2", self.beta2)
 
     def second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * d.square()
@@ -129,13 +130,8 @@ class FedYogi(FedOpt):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_decay("beta2", self.beta2)
+        below_one("beta2", self.beta2)
 
     def second_moment(self, v: Tensor, d: Tensor) -> Tensor:
         squared = d.square()
         return v - (1 - self.beta2) * squared * torch.sign(v - squared)
-
-
-def _check_decay(name: str, value: float) -> None:
-    if not 0 <= value < 1:
-        raise ValueError(f"{name} must be at least 0 and below 1, but got {value}.")

@@ -27,7 +27,7 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.oneshot import OneExchange, side_by_side
+from algorithms.oneshot import OneExchange, bytes_to_all, num_models, side_by_side
 from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.generator import adam_step
 from algorithms.shared.local_sgd import GradientOf, Trained, cross_entropy, unless_padding
@@ -199,13 +199,11 @@ class FedOV(OneExchange):
         return Deployed(self.deployed_model(task), found["params"], found["buffers"], False)
 
     def deployed_model(self, task: Task) -> Model:
-        members = (with_unknown(task.model),) * len(task.sample_cohort(0).ids)
+        members = (with_unknown(task.model),) * num_models(task)
         return Voting(task.model.input_shape, task.model.num_classes, members, self.voters)
 
     def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
-        own = self.deployed_model(task)
-        size = tree.num_bytes([task.place(own.init(torch.Generator())), own.init_buffers()])
-        return {"bytes_down": task.population * size, "bytes_up": 0}
+        return {"bytes_down": bytes_to_all(task, self.deployed_model(task)), "bytes_up": 0}
 
     def traffic(self, task: Task) -> int:
         return super().traffic(task) + self.deploy_traffic(task, task.model)["bytes_down"] // task.population

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import algorithms
 from algorithms import LocalResult, State, above, at_least, cross_entropy, registered, tree
-from algorithms.shared.partial import FitsPrivate, KeepsPrivate, check_classifier, descend_on, layers_of, whole
+from algorithms.shared.partial import OwnClassifier, descend_on, layers_of, whole
 from algorithms.shared.passes import class_means, first_pass, visited_in_a_pass
 from algorithms.shared.scored import Scored
 from algorithms.shared.simplex import minimum_on_simplex
@@ -25,7 +24,7 @@ _LEAST = 1e-3  # of a weight that is not taken for 0
 
 @registered("fedpac", title="FedPAC")
 @dataclass(frozen=True)
-class FedPAC(Scored, FitsPrivate, KeepsPrivate):
+class FedPAC(Scored, OwnClassifier):
     """FedRep with an alignment of features and a collaboration of heads. The body is shared; every client has a head.
 
     With the received body, in training mode, a client takes its class means mu_c of the features, H_c = pi_c mu_c with its
@@ -68,13 +67,6 @@ class FedPAC(Scored, FitsPrivate, KeepsPrivate):
         return super().visits(settings, num_examples) + visited_in_a_pass(settings, num_examples)
 
     # On one client
-
-    def init(self, task: Task) -> State:
-        check_classifier(task.model, f"{algorithms.name_of(self)} shares a part of the model")
-        return super().init(task)
-
-    def shared(self, model: Tree) -> Tree:
-        return {key: encoder_part(leaves) for key, leaves in model.items()}
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         """With alignment where `view.server` has targets [num_classes, d]: in the phase of the body."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from algorithms import LocalResult, between, gradient, one_of, registered, tree
-from algorithms.shared.base import State
 from algorithms.shared.dynamic_regulariser import SharpDynamicRegulariser
 from algorithms.shared.sharpness import ascent, one_class_caveats, two_gradients
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Loss, Task
+from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Loss, Task
 
 Server = Literal["mean_memory", "corrected_upload"]
 
@@ -56,11 +55,12 @@ class FedSpeed(SharpDynamicRegulariser):
     def passes_per_example(self) -> int:
         return 2 if self.rho and self.sharp_weight else 1
 
+    @property
+    def sends_memory(self) -> bool:
+        return self.server == "corrected_upload"
+
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        result = self.update_with(self._mixed, data, plan, view)
-        if self.server == "mean_memory":
-            return result
-        return result._replace(update={"delta": tree.add(result.update["delta"], result.client["memory"])})
+        return self.update_with(self._mixed, data, plan, view)
 
     def _mixed(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """The gradient of the loss that a step follows."""
@@ -69,17 +69,3 @@ class FedSpeed(SharpDynamicRegulariser):
         here, there = two_gradients(loss, params, batch, view, lambda slope: ascent(slope, self.rho))
         share = self.sharp_weight
         return there if share == 1 else tree.map(lambda g, up: (1 - share) * g + share * up, here, there)
-
-    def init_server(self, task: Task, params: Tree) -> Tree:
-        return super().init_server(task, params) if self.server == "mean_memory" else {}
-
-    def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
-        if self.server == "mean_memory":
-            return super().server_step(task, params, server, update, cohort)
-        return tree.add(params, update["delta"]), server
-
-    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
-        models = super().local_models(state, outputs)
-        if self.server == "mean_memory":
-            return models
-        return {**models, "params": tree.subtract(models["params"], outputs.result.client["memory"])}

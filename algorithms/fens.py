@@ -15,7 +15,8 @@ from torch import Tensor
 import algorithms
 from algorithms import Algorithm, Cohort, Deployed, Task, Tree, above, at_least, one_of, registered, tree
 from algorithms.fedopt import FedAdam
-from algorithms.oneshot import Combination, OneShot, side_by_side
+from algorithms.oneshot import Combination, OneShot, num_models, side_by_side
+from algorithms.shared.checks import noisy_inputs
 from algorithms.shared.hold_out import held_part, num_held
 from algorithms.shared.types import RunConfig, Settings
 from bench.models.base import BoundModel, Model
@@ -42,8 +43,8 @@ class Fens(Combination):
 
     In a round every client takes one SGD step on the cross-entropy of a batch, and the server a step of FedAdam along the mean
     change, weighed by numbers of held-out examples: m = beta1 m + (1 - beta1) D, v = beta2 v + (1 - beta2) D^2 from 0, and
-    h + server_lr m / (sqrt(v) + tau). These rounds are not rounds of the run: they take place when the model is deployed, and
-    their bytes and examples count then. A client with one example holds out none, and trains no aggregator.
+    h + server_lr m / (sqrt(v) + adaptivity). These rounds are not rounds of the run: they take place when the model is
+    deployed, and their bytes and examples count then. A client with one example holds out none, and trains no aggregator.
 
     The paper's body was not at hand, so that defaults are those of the scripts of its code. How the code rounds to eight bits
     was not read either: here each tensor of weights is rounded to multiples of its largest magnitude / 127.
@@ -60,7 +61,7 @@ class Fens(Combination):
         aggregator_rounds: rounds in which h is trained, >= 0.
         aggregator_lr: of the clients' SGD step, > 0.
         aggregator_batch_size: examples of that step, >= 1.
-        server_lr, beta1, beta2, tau: of FedAdam.
+        server_lr, beta1, beta2, adaptivity: of FedAdam.
         quantise: whether models are rounded to eight bits, "int8", or not, "none".
     """
 
@@ -73,7 +74,7 @@ class Fens(Combination):
     server_lr: float = 0.001
     beta1: float = 0.9
     beta2: float = 0.99
-    tau: float = 0.001
+    adaptivity: float = 0.001
     quantise: Quantise = "none"
 
     def __post_init__(self) -> None:
@@ -97,13 +98,12 @@ class Fens(Combination):
             server_lr=self.server_lr,
             beta1=self.beta1,
             beta2=self.beta2,
-            adaptivity=self.tau,
+            adaptivity=self.adaptivity,
             initial_second_moment="zero",
         )
 
     def validate(self, config: RunConfig) -> list[str]:
-        own = [f"fens is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if config.partition.startswith("noise") else [])
+        return super().validate(config) + noisy_inputs(algorithms.name_of(self), config.partition)
 
     def combined(self, task: Task, deployed: Deployed, cohort: Cohort, models: Tree) -> Deployed:
         if self.quantise == "int8":
@@ -170,10 +170,10 @@ class Fens(Combination):
         """Every client receives all models once, and exchanges the aggregator in each of its rounds."""
         own = self.deployed_model(task)
         params = own.aggregator.init(torch.Generator())
-        rounds = self.cohort_size(task) * self.aggregator_rounds * tree.num_bytes(task.place(params))
+        rounds = num_models(task) * self.aggregator_rounds * tree.num_bytes(task.place(params))
         member, buffers = task.place(task.model.init(torch.Generator())), task.model.init_buffers()
         one = sum(leaf.numel() for leaf in tree.leaves(member)) if self.quantise == "int8" else tree.num_bytes(member)
-        models = task.population * self.cohort_size(task) * (one + tree.num_bytes(buffers))
+        models = task.population * num_models(task) * (one + tree.num_bytes(buffers))
         return {"bytes_down": models + rounds, "bytes_up": rounds}
 
 

@@ -24,7 +24,7 @@ from algorithms import (
     registered,
     tree,
 )
-from algorithms.oneshot import OneExchange, side_by_side
+from algorithms.oneshot import OneExchange, num_models, side_by_side
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import cross_entropy, task_loss
 from algorithms.shared.partial import check_classifier, descend_on, pick
@@ -103,9 +103,7 @@ class FuseFL(OneExchange):
     def training(self, task: Task) -> Task:
         if self.adapter == "mean" or isinstance(task.model, WithAdapters):
             return task
-        return replace(
-            task, model=wrap(WithAdapters, task.model, self.cuts(task.model), len(task.sample_cohort(0).ids))
-        )
+        return replace(task, model=wrap(WithAdapters, task.model, self.cuts(task.model), num_models(task)))
 
     def init(self, task: Task) -> State:
         kind, layers = type(task.model).__name__, task.model.layers()
@@ -172,7 +170,7 @@ class FuseFL(OneExchange):
 
     def deployed_model(self, task: Task) -> Fused:
         own = self.training(task).model
-        members = (own,) * len(task.sample_cohort(0).ids)
+        members = (own,) * num_models(task)
         return Fused(own.input_shape, own.num_classes, members, self.cuts(task.model), self.multihead)
 
     # Costs: each block is sent once, and received m times by clients which then train the next one
@@ -210,23 +208,20 @@ class FuseFL(OneExchange):
 
     def deploy_traffic(self, task: Task, model: Model) -> dict[str, int]:
         """Every client receives the blocks of all m clients that it does not have yet, and the classifier, or all of them."""
-        m, sizes = len(task.sample_cohort(0).ids), self._block_sizes(task)
+        m, sizes = num_models(task), self._block_sizes(task)
         known = m * sum(sizes[: self.blocks - 1])
         heads = (m if self.multihead else 1) * sizes[-1]
         everything = task.population * (m * sum(sizes[:-1]) + heads)
         return {"bytes_down": everything - m * known, "bytes_up": 0}
 
     def traffic(self, task: Task) -> int:
-        m = len(task.sample_cohort(0).ids)
+        m = num_models(task)
         trained = m * sum(sum(self._phase_bytes(task, phase, m)) for phase in range(self.blocks))
         return round((trained + self.deploy_traffic(task, task.model)["bytes_down"]) / task.population)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
         phases = [self.in_phase(settings, phase) for phase in range(self.blocks)]
         return self.phase_rounds * sum(self.visits(own, num_examples) for own in phases)
-
-    def state_templates(self, task: Task) -> list[State]:
-        return [{**state, "round": self.num_rounds(task.settings)} for state in super().state_templates(task)]
 
     def caveats(self, task: Task) -> list[str]:
         settings, several = task.settings, replace(task.settings, rounds=self.phase_rounds)

@@ -10,15 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import algorithms
 from algorithms import LocalResult, State, at_least, cross_entropy, descend, gradient, registered
-from algorithms.shared.partial import FitsPrivate, KeepsPrivate, check_classifier, descend_on, whole
+from algorithms.shared.partial import OwnClassifier, descend_on, whole
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Loss, Task
 from bench.models.base import Model, uniform_init
 from bench.models.calibrated import wrap
-from bench.models.concat import encoder_part
 from bench.models.conditional import Valved, valve
 
 _EMBEDDING = "gpfl.embedding"
@@ -27,7 +25,7 @@ _ROUTES = ("gamma", "beta")
 
 @registered("gpfl", title="GPFL")
 @dataclass(frozen=True)
-class GPFL(Scored, FitsPrivate, KeepsPrivate):
+class GPFL(Scored, OwnClassifier):
     """FedPer with class embeddings E and a conditional valve V, which are shared as the body is.
 
     gamma(c) = LN(ReLU(A c + a)), and beta(c) likewise with weights of its own; V(f, c) = ReLU(f (1 + gamma(c)) + beta(c)).
@@ -66,7 +64,6 @@ class GPFL(Scored, FitsPrivate, KeepsPrivate):
     # What there is
 
     def init(self, task: Task) -> State:
-        check_classifier(task.model, f"{algorithms.name_of(self)} shares a part of the model")
         state = super().init(task)
         width, generator = task.model.feature_dim, task.generator_for("gpfl", task.initial_model)
         own = {_EMBEDDING: torch.randn(task.model.num_classes, width, generator=generator)}
@@ -79,9 +76,6 @@ class GPFL(Scored, FitsPrivate, KeepsPrivate):
         blank = torch.zeros(task.model.num_classes, task.model.feature_dim, dtype=task.dtype, device=task.device)
         stale = {"embedding": blank} if self.stale_conditions else {}  # of which g = p = 0
         return {**super().init_client(task, params), "condition": blank[0], **stale}
-
-    def shared(self, model: Tree) -> Tree:
-        return {key: encoder_part(leaves) for key, leaves in model.items()}
 
     # On one client
 

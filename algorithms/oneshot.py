@@ -14,6 +14,7 @@ import algorithms
 from algorithms import Algorithm, Cohort, Deployed, PostHoc, State, Task, Tree, one_of, registered, tree
 from algorithms.local_training import LocalTraining
 from algorithms.shared.base import average_buffers
+from algorithms.shared.checks import below_one
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.hold_out import num_held, training_part
@@ -85,9 +86,6 @@ class OneExchange(LocalTraining):
         own = self.training(task)
         return round(task.cohort_share * 2 * tree.num_bytes([own.initial_params(), own.initial_buffers()]))
 
-    def state_templates(self, task: Task) -> list[State]:
-        return super().state_templates(self.training(task))
-
     def caveats(self, task: Task) -> list[str]:
         settings = task.settings
         several = f"Clients trained alone for {settings.rounds} rounds, in each of which momentum started anew."
@@ -112,13 +110,14 @@ class OneShot(Weighs, OneExchange):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.hold_out < 1:
-            raise ValueError(f"hold_out must be at least 0 and below 1, but got {self.hold_out}.")
+        below_one("hold_out", self.hold_out)
 
     def training(self, task: Task) -> Task:
         return training_part(task, self.hold_out)
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
+        if not len(self.sample(task, state).ids):
+            return super().deploy(task, state, client_ids)  # nobody of a cluster has trained
         cohort, models = self.trained(task, state)
         start = state["params"]
         deltas = tree.map(torch.sub, models["params"], start)
@@ -172,18 +171,9 @@ class Combination(PostHoc):
         """
         raise NotImplementedError
 
-    def ensemble_traffic(self, task: Task, members: Model) -> int:
-        """Bytes of m models that all clients of the population receive."""
-        params = task.place(members.init(task.generator_for("init")))
-        return task.population * tree.num_bytes([params, members.init_buffers()])
-
-    def cohort_size(self, task: Task) -> int:
-        """m, number of models."""
-        return len(task.sample_cohort(0).ids)
-
     def members(self, task: Task) -> tuple[Model, ...]:
         """The models of the clients."""
-        return (task.model,) * self.cohort_size(task)
+        return (task.model,) * num_models(task)
 
 
 def side_by_side(models: Tree) -> dict[str, Tree]:
@@ -195,10 +185,11 @@ def side_by_side(models: Tree) -> dict[str, Tree]:
     return found
 
 
-def one_class_caveat(name: str, task: Task) -> list[str]:
-    """That models trained on one class each know nothing of the others, where that is so."""
-    text = (
-        f"{name}: each client has one class, so that its model predicts that class with confidence near 1 whatever it sees, "
-        "and rules without training are near to ties."
-    )
-    return [text] if task.federation.one_class_clients == len(task.federation.clients) else []
+def num_models(task: Task) -> int:
+    """m, clients of the one cohort."""
+    return len(task.sample_cohort(0).ids)
+
+
+def bytes_to_all(task: Task, model: Model) -> int:
+    """Bytes of a model that all clients of the population receive."""
+    return task.population * tree.num_bytes([task.place(model.init(torch.Generator())), model.init_buffers()])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms.shared.base import Deployed, State
-from algorithms.shared.checks import above, at_least
+from algorithms.shared.checks import above, at_least, below_one, noisy_inputs
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
 from algorithms.shared.types import BatchPlan, ClientData, ClientView, RunConfig, Task
 from algorithms.shared.wrapper import PostHoc
@@ -48,16 +48,14 @@ class Calibration(PostHoc):
     def __post_init__(self) -> None:
         super().__post_init__()
         above("calibration_lr", self.calibration_lr, 0)
-        at_least("calibration_momentum", self.calibration_momentum, 0)
-        above("1 - calibration_momentum", 1 - self.calibration_momentum, 0)
+        below_one("calibration_momentum", self.calibration_momentum)
         at_least("calibration_weight_decay", self.calibration_weight_decay, 0)
         at_least("calibration_batch_size", self.calibration_batch_size, 1)
         at_least("calibration_epochs", self.calibration_epochs, 1)
         above("tukey", self.tukey, 0)
 
     def validate(self, config: RunConfig) -> list[str]:
-        own = [f"Calibration is not defined for inputs with noise, but the partition is {config.partition}."]
-        return super().validate(config) + (own if config.partition.startswith("noise") else [])
+        return super().validate(config) + noisy_inputs(algorithms.name_of(self), config.partition)
 
     def init(self, task: Task) -> State:
         if "classifier" not in task.model.layers():

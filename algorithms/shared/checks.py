@@ -26,10 +26,22 @@ def between(name: str, value: float, least: float, most: float) -> None:
         raise ValueError(f"{name} must be between {least} and {most}, but got {value}.")
 
 
+def below_one(name: str, value: float) -> None:
+    """Raises ValueError unless 0 <= value < 1."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be at least 0 and below 1, but got {value}.")
+
+
 def one_of(name: str, value: str, choices: Sequence[str]) -> None:
     """Raises ValueError unless value is among the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, but got {value!r}.")
+
+
+def noisy_inputs(name: str, partition: str) -> list[str]:
+    """Why what reads images without the noise of their client does not go with a partition: one sentence, or none."""
+    said = f"{name} is not defined for inputs with noise, but the partition is {partition}."
+    return [said] if partition.startswith("noise") else []
 
 
 def linear_classifier(name: str, does: str, model: "Model", params: Container[str]) -> None:

@@ -11,7 +11,7 @@ from algorithms.shared.checks import above, at_least, one_of
 from algorithms.shared.clipping import Clipped
 from algorithms.shared.local_sgd import GradientOf, LocalResult, clipped
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import BatchPlan, ClientData, ClientView, Cohort, Task
+from algorithms.shared.types import BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
 
 Mean = Literal["uniform", "examples"]
 ClipOrder = Literal["centred", "reference"]
@@ -46,11 +46,17 @@ class DynamicRegulariser(Clipped):
     def weighs_clients(self) -> bool:
         return self.mean == "examples"
 
+    @property
+    def sends_memory(self) -> bool:
+        """Whether clients send d_i + u_i, of which the new model takes one mean, and the server keeps no u."""
+        return False
+
     def init_client(self, task: Task, params: Tree) -> Tree:
         return {**super().init_client(task, params), "memory": tree.zeros_like(params)}
 
     def init_server(self, task: Task, params: Tree) -> Tree:
-        return {**super().init_server(task, params), "memory": tree.zeros_like(params)}
+        server = super().init_server(task, params)
+        return server if self.sends_memory else {**server, "memory": tree.zeros_like(params)}
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """Memory and alpha_i of each client. Traffic leaves out the mean of n, a number that the server sends once."""
@@ -61,8 +67,12 @@ class DynamicRegulariser(Clipped):
         return {**super().cohort_states(task, cohort, state), "alpha": alpha}
 
     def update_with(self, gradient_of: GradientOf, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        delta = super().update_with(gradient_of, data, plan, view).update["delta"]
-        return LocalResult({"delta": delta}, {"memory": tree.add(view.client["memory"], delta)})
+        return self.with_memory(super().update_with(gradient_of, data, plan, view).update["delta"], view)
+
+    def with_memory(self, delta: Tree, view: ClientView) -> LocalResult:
+        """What a client sends and keeps after it has moved by d_i."""
+        memory = tree.add(view.client["memory"], delta)
+        return LocalResult({"delta": tree.add(delta, memory) if self.sends_memory else delta}, {"memory": memory})
 
     def step_gradient(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
         return clipped(self.with_terms(slope, params, view), self.clip)
@@ -74,13 +84,21 @@ class DynamicRegulariser(Clipped):
 
     def weighted_means(self, updates: Tree, cohort: Cohort) -> dict[str, Average]:
         equal = torch.ones_like(cohort.num_examples)
-        weights = cohort.weights if self.mean == "examples" else equal
-        return {"delta": Average(updates["delta"], weights), "remembered": Average(updates["delta"], equal)}
+        means = {"delta": Average(updates["delta"], cohort.weights if self.mean == "examples" else equal)}
+        return means if self.sends_memory else {**means, "remembered": Average(updates["delta"], equal)}
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
+        if self.sends_memory:
+            return tree.add(params, update["delta"]), {}
         share = len(cohort.ids) / cohort.population
         memory = tree.map(lambda u, d: u + share * d, server["memory"], update["remembered"])
         return tree.add(params, tree.add(update["delta"], memory)), {"memory": memory}
+
+    def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
+        models = super().local_models(state, outputs)
+        if not self.sends_memory:
+            return models
+        return {**models, "params": tree.subtract(models["params"], outputs.result.client["memory"])}
 
 
 @dataclass(frozen=True)

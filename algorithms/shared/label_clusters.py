@@ -179,7 +179,7 @@ def _with_rows(model: State, members: Tensor) -> State:
 
 def by_labels(task: Task, distributions: Tensor, *, num_clusters: NumClusters, balanced: bool = False) -> Tensor:
     """Stage 1: K-means on label distributions [N, num_classes] -> cluster of each client [N]; of those without values, which
-    outlines have, as many clusters as there would be."""
+    state templates have, as many clusters as there would be."""
     if distributions.is_meta:
         if isinstance(num_clusters, int):
             return torch.arange(len(distributions)) % num_clusters

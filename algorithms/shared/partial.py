@@ -27,7 +27,7 @@ from algorithms.shared.types import (
 )
 from algorithms.shared.weighting import Weighs
 from bench.models.base import Model
-from bench.models.concat import SideBySide
+from bench.models.concat import SideBySide, encoder_part
 
 Part = Literal["body", "head"]
 FitPrivate = Literal["absent", "all", "none"]
@@ -53,10 +53,6 @@ class PartlyShared(RoundBased):
     def client_weights(self, cohort: Cohort) -> Tensor:
         """By which the server weighs the clients' parts [K]."""
         return cohort.weights
-
-    @property
-    def weighs_clients(self) -> bool:
-        return True
 
     # On one client
 
@@ -256,6 +252,18 @@ class PersonalPart(FitsPrivate, KeepsPrivate, PartialSharing):
         return 0 if all_shared else super().fit_visits(settings, num_examples)
 
 
+@dataclass(frozen=True)
+class OwnClassifier(FitsPrivate, KeepsPrivate):
+    """All is shared but the classifier, of which each client has its own."""
+
+    def init(self, task: Task) -> State:
+        check_classifier(task.model, f"{algorithms.name_of(self)} shares a part of the model")
+        return super().init(task)
+
+    def shared(self, model: Tree) -> Tree:
+        return {key: encoder_part(leaves) for key, leaves in model.items()}
+
+
 # Parts of a model
 
 
@@ -302,9 +310,7 @@ def descend_on(
 def check_classifier(model: Model, does: str) -> None:
     """Raises ValueError unless a model has a classifier as its last layer. `does` is the beginning of the sentence."""
     if [*model.layers()][-1:] != ["classifier"]:
-        raise ValueError(
-            f"{does}, the body or the head, but {type(model).__name__} has no classifier as its last layer; use another model."
-        )
+        raise ValueError(f"{does}, but {type(model).__name__} has no classifier as its last layer; use another model.")
 
 
 def whole(view: ClientView) -> Tree:

@@ -104,12 +104,14 @@ def dafl_loss(teacher: Tensor, features: Tensor, activation: float = 0.1, balanc
 
 
 def reweighed(weights: Tensor, logits: Tensor, labels: Tensor, step: float) -> Tensor:
-    """w [m] after a step against the sign of the gradient of the teacher's cross-entropy, within [0, 1]."""
+    """w [m] after a step against the sign of the gradient of the teacher's cross-entropy, within [0, 1]; as it was if all would
+    be 0, as where one is left, whose gradient is rounding."""
     if not step:
         return weights
     own = weights.detach().requires_grad_()
     slope = torch.autograd.grad(F.cross_entropy(teacher_of(logits, own), labels), own)[0]
-    return (weights - step * slope.sign()).clamp(0, 1)
+    moved = (weights - step * slope.sign()).clamp(0, 1)
+    return torch.where(moved.any(), moved, weights)
 
 
 def shifted(

@@ -450,9 +450,8 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
         state, left = method.step(task, state), left - 1
     _require(
         not tree.all_finite(method.finite_check(state)),
-        "all that finite_check returns is finite after training with a learning rate of 1e30, so that a run that diverged "
-        "goes unnoticed; look at "
-        f"{hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
+        "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; "
+        f"look at {hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
     )
     try:
         json.dumps(method.diagnostics(state), allow_nan=False)  # of its record

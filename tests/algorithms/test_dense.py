@@ -137,6 +137,14 @@ def test_the_terms_of_co_boosting_follow_the_oracle():
     assert algorithms.presets("co-boosting")["shift"] / 255 == given["ods_eta"]
 
 
+def test_rounding_takes_no_weight_from_the_last_model():
+    left = torch.tensor([0.005, 0.0])
+    for seed in range(50):
+        draws = torch.Generator().manual_seed(seed)
+        logits = 5 * torch.randn(2, 8, NUM_CLASSES, generator=draws)
+        assert reweighed(left, logits, torch.randint(NUM_CLASSES, (8,), generator=draws), 0.01).any()
+
+
 def test_the_generator_has_the_size_of_the_code():
     params = init_generator((3, 32, 32), 256, 64, torch.Generator().manual_seed(0))
     assert (

@@ -1,10 +1,12 @@
 """Ensembles of the models of one-shot training: rules by which they answer together."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import algorithms
 from algorithms.ensemble import EnsembleOfClients, confusion
 from algorithms.fedconcat import FedConcat
 from algorithms.fedprox import FedProx
@@ -111,6 +113,14 @@ def test_what_is_impossible_is_refused():
         OneShot(hold_out=1.0)
 
 
+@pytest.mark.parametrize("name", ["ccvr", "oracle", "co-boosting", "fens-linear"])
+def test_what_reads_images_without_their_noise_is_refused_by_its_name(name):
+    config = SimpleNamespace(partition="noise-0.1")
+    said = f"{name} is not defined for inputs with noise, but the partition is noise-0.1."
+    assert algorithms.make(name).validate(config) == [said]
+    assert algorithms.make(name).validate(SimpleNamespace(partition="iid")) == []
+
+
 def test_one_class_per_client_is_said():
     task = toy_task(sizes=(4, 4, 4))
     alone = task.federation.label_counts.clamp(max=0)
@@ -119,7 +129,7 @@ def test_one_class_per_client_is_said():
     assert EnsembleOfClients().caveats(task) == [
         "Clients trained alone for 3 rounds, in each of which momentum started anew."
     ]
-    assert "each client has one class" in EnsembleOfClients().caveats(single)[-1]
+    assert EnsembleOfClients(rule="votes").caveats(single)[-1].startswith("ensemble-vote: each client has one class")
 
 
 def test_bytes_of_one_exchange_and_of_an_ensemble():

@@ -118,6 +118,8 @@ def test_equal_clients_and_strong_damping_give_fedavg():
     task = toy_task(rounds=1)
     average = deployed(OneShot(), task).params
     assert_equal(deployed(FedLPA(damping=1e6), task).params, average, 1e-4)
+    base = OneShot(weighting="uniform")
+    assert_equal(deployed(FedLPA(base=base, damping=1e6), task).params, deployed(base, task).params, 1e-4)
     near = deployed(FedLPA(), task).params
     assert float((near["linear1.weight"] - average["linear1.weight"]).abs().max()) > 1e-3
     alone = toy_task(sizes=(20,), rounds=1)

@@ -245,6 +245,15 @@ def test_bytes_and_passes_of_fedov():
     assert FedOV().passes_per_example == 8 and FedOV(terms="joint").passes_per_example == 2
 
 
+def test_templates_of_states_have_one_class_more_and_no_other():
+    (template,), task = FedOV().state_templates(toy_task()), toy_task(rounds=1)
+    assert (
+        len(template["params"]["classifier.bias"])
+        == len(FedOV().init(task)["params"]["classifier.bias"])
+        == NUM_CLASSES + 1
+    )
+
+
 def test_models_with_running_statistics_are_trained_by_terms_joint():
     task = normalised_task(rounds=1, local_epochs=1)
     usual, joint, full = (train(FedOV(**options), task) for options in ({}, {"terms": "joint"}, {"terms": "full"}))

@@ -61,7 +61,8 @@ def test_the_aggregator_follows_the_oracle():
 @pytest.mark.parametrize("engine", ENGINES)
 def test_rounds_of_the_aggregator_follow_the_oracle(engine):
     given, known = ORACLE["fens_aggregator"]["inputs"], ORACLE["fens_round"]
-    options = {key: known["inputs"][key] for key in ("beta1", "beta2", "server_lr", "tau")}
+    options = {key: known["inputs"][key] for key in ("beta1", "beta2", "server_lr")}
+    options["adaptivity"] = known["inputs"]["tau"]
     task = replace(toy_task(engine=engine), weigh=lambda cohort: double(known["inputs"]["p"]))
     inputs = [double([row]) for row in given["v"]]
     labels = [torch.tensor([label]) for label in given["y"]]
@@ -72,7 +73,7 @@ def test_rounds_of_the_aggregator_follow_the_oracle(engine):
         close(found, expected["theta"])
         if round == 1:  # m = 0.1 D, v = 0.01 D^2
             delta = double(expected["mean_delta"])
-            moved = options["server_lr"] * 0.1 * delta / (0.1 * delta.abs() + options["tau"])
+            moved = options["server_lr"] * 0.1 * delta / (0.1 * delta.abs() + options["adaptivity"])
             close(found - before, moved.tolist())
 
 
@@ -166,3 +167,5 @@ def test_bytes_of_fens():
 def test_fens_needs_examples_that_are_held_out():
     with pytest.raises(ValueError, match="set base.hold_out"):
         Fens(base=OneShot())
+    with pytest.raises(ValueError, match="adaptivity must be greater than 0, but got 0"):
+        Fens(adaptivity=0.0)

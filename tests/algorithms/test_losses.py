@@ -303,7 +303,7 @@ def test_offsets_act_inside_and_outside_the_momentum(masked):
         (lambda: Moon(temperature=0), "temperature must be greater than 0, but got 0."),
         (lambda: FedRS(alpha=1.5), "alpha must be between 0 and 1, but got 1.5."),
         (lambda: FedLC(smallest_count=0), "smallest_count must be greater than 0, but got 0."),
-        (lambda: FedAvgM(server_momentum=1), "1 - server_momentum must be greater than 0, but got 0."),
+        (lambda: FedAvgM(server_momentum=1), "server_momentum must be at least 0 and below 1, but got 1."),
         (lambda: FedAvgM(form="heavy"), "form must be one of plain, damped, nesterov, but got 'heavy'."),
         (
             lambda: Scaffold(momentum_mode="in"),

@@ -14,6 +14,7 @@ from algorithms.feddc import FedDC
 from algorithms.feddyn import FedDyn
 from algorithms.fedprox import FedProx
 from algorithms.fedsam import MoFedSAM
+from algorithms.fedspeed import FedSpeed
 from algorithms.scaffold import Scaffold
 from algorithms.shared import tree
 from algorithms.shared.client_states import write_rows
@@ -458,6 +459,17 @@ def test_the_cohorts_drifts_are_sent_with_the_deltas():
     assert set(sizes.values()) == {2 * 4 * tree.num_bytes(task.initial_params())}  # model and control, both ways
 
 
+@pytest.mark.parametrize("mean", ["uniform", "examples"])
+def test_what_clients_send_with_their_drifts_has_one_mean(mean):
+    """In the first round, in which there is no correction yet, so that it is FedSpeed without ascents."""
+    options = {"alpha": 0.1, "weighting": "uniform", "mean": mean, "clip": None}
+    task, methods = (
+        toy_task(rounds=1),
+        (FedDC(drifts="cohort", **options), FedSpeed(server="corrected_upload", rho=0, **options)),
+    )
+    assert_same(*(train(method, task)["params"] for method in methods), 1e-12)
+
+
 def test_an_unstable_drift_of_a_small_client_has_a_caveat():
     task = toy_task(sizes=(1, 99), lr=0.1)
     assert FedDC(alpha=0.5).caveats(task) == [
@@ -470,8 +482,8 @@ def test_an_unstable_drift_of_a_small_client_has_a_caveat():
 @pytest.mark.parametrize(
     "make, sentence",
     [
-        (lambda: FedACG(server_momentum=1), "1 - server_momentum must be greater than 0, but got 0."),
-        (lambda: FedACG(server_momentum=-1), "server_momentum must be at least 0, but got -1."),
+        (lambda: FedACG(server_momentum=1), "server_momentum must be at least 0 and below 1, but got 1."),
+        (lambda: FedACG(server_momentum=-1), "server_momentum must be at least 0 and below 1, but got -1."),
         (lambda: FedACG(beta=-1), "beta must be at least 0, but got -1."),
         (lambda: FedACG(clip=0), "clip must be greater than 0, but got 0."),
         (lambda: FedACG(weighting="size"), "weighting must be one of examples, uniform, but got 'size'."),

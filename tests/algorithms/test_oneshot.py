@@ -96,6 +96,16 @@ def test_clients_start_from_models_of_their_own_where_asked():
         assert_equal(tree.row(kept["params"], client), own)
 
 
+@pytest.mark.parametrize("client_init", ["common", "independent"])
+def test_a_cluster_of_which_nobody_has_trained_has_the_initial_model(client_init):
+    task, method = normalised_task(participation=0.2, rounds=1), OneShot(client_init=client_init)
+    (trained,) = task.sample_cohort(0).ids.tolist()
+    others = task.restrict(torch.tensor([client for client in range(5) if client != trained]))
+    found = deployed(method, others)
+    assert_equal(found.params, task.initial_params())
+    assert_equal(found.buffers, task.initial_buffers())
+
+
 def test_held_out_examples_are_a_part_of_the_clients_and_not_trained_on():
     task = toy_task(sizes=(1, 4, 20, 8, 11))
     training, held = training_part(task, 0.2), held_part(task, 0.2)

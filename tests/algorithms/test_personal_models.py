@@ -494,8 +494,9 @@ def test_without_shift_and_regulariser_feddbe_is_fedavg(task_of):
 
 def test_feddbe_trains_for_one_more_round_before_the_first_one():
     task = toy_task(participation=0.6)
-    plain, found = (train(method, task)["costs"] for method in (FedAvg(), FedDBE()))
+    plain, found, without = (train(method, task)["costs"] for method in (FedAvg(), FedDBE(), FedDBE(kappa=0.0)))
     cohort = task.sample_cohort(0)
+    assert without == plain
     assert found["examples"] - plain["examples"] == task.num_trained(cohort)
     size = tree.num_bytes(torch.zeros(task.model.feature_dim, dtype=torch.float64))
     assert found["bytes_up"] - plain["bytes_up"] == found["bytes_down"] - plain["bytes_down"] == 3 * size

@@ -15,6 +15,7 @@ from algorithms.fedconcat import FedConcat
 from algorithms.fedper import FedPer
 from algorithms.fedrep import FedRep
 from algorithms.finetune import Finetune, FinetuneBody, FinetuneHead
+from algorithms.fusefl import FuseFL
 from algorithms.lg_fedavg import LGFedAvg
 from algorithms.local_training import LocalTraining
 from algorithms.shared import tree
@@ -449,18 +450,19 @@ class Headless(Normalised):
         (
             FedPer(),
             Headless,
-            "fedper shares a part of the model, the body or the head, but Headless has no classifier as",
+            "fedper shares a part of the model, but Headless has no classifier as",
         ),
         (
             FedBabu(),
             Headless,
-            "fedbabu shares a part of the model, the body or the head, but Headless has no classifier as",
+            "fedbabu shares a part of the model, but Headless has no classifier as",
         ),
         (
             FinetuneHead(),
             Headless,
-            "finetune-head trains a part of the model, the body or the head, but Headless",
+            "finetune-head trains a part of the model, but Headless",
         ),
+        (FuseFL(), Headless, "fusefl cuts a model, but Headless has no classifier as its last layer"),
         (
             FedPer(head_layers=3),
             Normalised,
