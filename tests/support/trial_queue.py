@@ -49,7 +49,7 @@ def run(entry: dict, folder: Path, data_dir: Path) -> int:
     """Runs what is left of an entry; returns its exit code. Records that have been committed are there from the start."""
     results, bench = folder / "results" / entry["into"], [sys.executable, "-m", "bench"]
     code, committed = code_of(entry["commit"], folder), ROOT / "docs" / "examples" / entry["into"]
-    if committed.is_dir():
+    if (committed / "runs").is_dir():  # a lab has none
         subprocess.run([*bench, "import", committed, "--results-dir", results], cwd=code, check=True)
     options = ["--results-dir", results, "--data-dir", data_dir, "--keep-state", "none", "--max-concurrent", 1]
     return subprocess.run([*bench, *shlex.split(entry["command"]), *map(str, options)], cwd=code).returncode
