@@ -76,8 +76,9 @@ def example(tmp_path, monkeypatch):
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """The files that the manual shows, or makes by a command, in the current folder."""
+    """The files that the manual shows, or makes by a command, in the current folder, and those of the clone in docs."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").symlink_to(DOCS)
     (tmp_path / "parts.json").write_text('{"train": [[0, 1], [2, 3]]}')
     for name, content in manual.named_files().items():
         (tmp_path / name).write_text(content)
