@@ -115,13 +115,14 @@ def _expand(spec: ExperimentSpec, **about_images: Any) -> Selection:
         refused=refused,
         **about_images,
     )
-    if not cells and (mistakes := [line for point in refused if not point.settings for line in point.mistakes]):
-        raise ConfigError(mistakes)  # of the whole grid, which has no cell to choose from
+    only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
+    mistakes = [line for point in refused if _is_needed(point, only, spec.grid) for line in point.mistakes]
+    if mistakes and not cells:  # nothing to choose from
+        raise ConfigError(mistakes)
     if spec.tuning:
         cells = [replace(cell, choice={}) for cell in cells]
-    only = dict(spec.only) | ({"seed": spec.seeds} if spec.seeds else {})
     selected = with_references(grid_cells.select(cells, only, refused), cells, spec.grid)
-    if mistakes := [line for point in refused if _is_needed(point, only, spec.grid) for line in point.mistakes]:
+    if mistakes:
         raise ConfigError(mistakes)
     _check_keys(selected, spec)
     return Selection(cells, selected)

@@ -87,7 +87,7 @@ def test_what_is_not_there_keeps_its_path_and_an_unknown_reference_is_told(tmp_p
     nowhere = f"imagefolder:{tmp_path / 'nowhere'}"
     assert canonical(nowhere) == nowhere and canonical("cifar10") == "cifar10"
     with pytest.raises(
-        MissingData, match="The place of the files of npz:x@0123456789abcdef is not known: .*as npz:PATH"
+        MissingData, match="The place of the files of npz:x@0123456789abcdef is not known: .*--dataset npz:PATH"
     ):
         load("npz:x@0123456789abcdef", None)
 
