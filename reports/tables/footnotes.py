@@ -269,19 +269,18 @@ def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names
         yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 
 
-def published_beside(
-    grid: StoredGrid, cells: pd.DataFrame, value: str, names: Names, unit: str = ", in points"
-) -> Iterable[str]:
+def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:
     """What the published numbers beside the measured ones are; arguments as in `footnotes`.
 
     Args:
         names: those of the grid.
-        unit: of differences, as the sentence ends.
     """
     compared, reproduces = cells[cells["published"].notna()], grid["reproduces"]
     if compared.empty or not reproduces:
         return
     paper, table = names.value("algorithm", reproduces["paper"]).plain, str(reproduces["table"])
+    shares = [metric in METRICS and METRICS[metric].is_share for metric in compared["metric"].unique()]
+    unit = ", in points" if all(shares) else ""
     source = f"{paper}, Table {table}" if table.isdigit() else f"{paper}, {table}"
     yield f"In parentheses: published value ({source}) and difference, measured minus published{unit}."
     for model, published in taken_for(grid).items():

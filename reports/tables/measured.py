@@ -73,7 +73,7 @@ def build(grid: StoredGrid, records: Records, found: dict[str, dict]) -> Report:
     notes = [*grid["report"].get("notes", ()), *_clients(grid, found, names), f"Budget {grid['budget']}."]
     if cells["best"].any():
         notes.append("Bold: the smaller loss, as in the paper.")
-    notes += [*published_beside(grid, cells, value, names, unit=""), *about_runs(grid, records, cells, names)]
+    notes += [*published_beside(grid, cells, value, names), *about_runs(grid, records, cells, names)]
     hide, table = without_paths(grid), arrange(cells, keys, grid)
     if kind == "encoder-information":
         notes.append(_ESTIMATE)
