@@ -59,8 +59,8 @@ def open_regular(path: Path, flags: int) -> BinaryIO:
     return open(descriptor, "rb" if flags == os.O_RDONLY else "ab")
 
 
-def lock_within(file: BinaryIO, seconds: float) -> bool:
-    """Locks a file against all others, unless they keep it locked for so long."""
+def lock_within(file: BinaryIO | int, seconds: float) -> bool:
+    """Locks an open file, or folder, against all others, unless they keep it locked for so long."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -1,6 +1,5 @@
 """Which runs somebody has trained again, and what came out: a file that `verify --write` writes, and boards read."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -14,10 +13,12 @@ from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.json_schema import is_integer, is_line, is_number, mismatch, one_of
+from bench.results.locks import lock_within
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 
 FILE = "verified.json"
+_PATIENCE = 10.0  # seconds for which a writer waits for others, each of which takes some milliseconds
 EQUAL = "equal"
 WITHIN_TOLERANCE = "within tolerance"
 FIRST_EQUAL = "first rounds equal"
@@ -85,7 +86,7 @@ def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # of a file system that locks no folders
-            fcntl.flock(folder, fcntl.LOCK_EX)
+            lock_within(folder, _PATIENCE)
         content = {**read(path), **verdicts}
         write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
     finally:
