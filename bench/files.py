@@ -2,11 +2,14 @@
 
 import ctypes
 import functools
+import glob
 import hashlib
 import os
 import re
+import secrets
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any, BinaryIO
 MIB = 2**20
 _MOST_VALUES = 20_000  # of a YAML text; the largest grid of ours has 600
 _LONGEST_NUMBER = 100  # characters of a number in a YAML text
+_LONGEST_WRITE = 3600  # seconds without a change of a file that somebody still writes
 
 
 def path_in_words(path: Path | str) -> str:
@@ -124,13 +128,17 @@ def sync_disk(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields the path of a new file that replaces `path` at the end, or is removed after an error.
+    """Yields the path of a new file that replaces `path` at the end, or is removed after an error. Several processes may do
+    so at once: the last one's file stays.
 
     Raises:
         OSError: with the name of the file, also if the disk is full (where Python's own error names none).
     """
-    partial = path.with_name(f".{path.name}.partial")
-    partial.unlink(missing_ok=True)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):  # by processes that were killed
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _LONGEST_WRITE:
+                left.unlink()
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
         os.replace(partial, path)

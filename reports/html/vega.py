@@ -6,7 +6,6 @@ Bundling takes seconds of processor time and is deterministic, so the script is 
 import contextlib
 import functools
 import hashlib
-import os
 from importlib.metadata import version
 from pathlib import Path
 
@@ -38,8 +37,6 @@ def _digest(text: str) -> str:
 
 
 def _keep(text: str, path: Path) -> None:
-    own = path.with_name(f"{path.name}.{os.getpid()}")  # several processes may write at once
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(own, text)
-        os.replace(own, path)
+        write_file(path, text)

@@ -1,9 +1,12 @@
-"""YAML that somebody else may have written, and paths for people."""
+"""YAML that somebody else may have written, paths for people, and files that are replaced in one step."""
+
+import os
+import time
 
 import pytest
 import yaml
 
-from bench.files import parse_yaml, path_in_words
+from bench.files import parse_yaml, path_in_words, replacing, write_file
 
 
 def of_aliases(first: str, form: str, levels: int = 30) -> str:
@@ -51,3 +54,23 @@ def test_a_path_for_people_starts_at_the_current_directory(tmp_path, monkeypatch
     assert path_in_words(tmp_path / "results" / "a.md") == path_in_words("results/a.md") == "results/a.md"
     assert path_in_words(tmp_path.parent / "a.md") == str(tmp_path.parent / "a.md")
     assert path_in_words("../a.md") == "../a.md"
+
+
+def test_two_programs_replace_a_file_at_once(tmp_path):
+    """As where a table is asked for while a run that has just ended writes it."""
+    path = tmp_path / "table.md"
+    with replacing(path) as first:
+        first.write_text("first")
+        with replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+    assert path.read_text() == "first" and os.listdir(tmp_path) == ["table.md"]
+
+
+def test_what_killed_programs_have_left_is_removed_after_an_hour(tmp_path):
+    left = [tmp_path / f".{name}.partial" for name in ("table.md.1", "table.md.2", "tables.md.1")]
+    for path in left:
+        path.write_text("half of a table")
+    os.utime(left[0], (time.time() - 3700,) * 2)
+    write_file(tmp_path / "table.md", "whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"table.md", left[1].name, left[2].name}
