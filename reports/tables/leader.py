@@ -46,6 +46,9 @@ def sentence(
     )
     own = cells[cells["metric"] == metric].reset_index(drop=True)
     own["competitor"] = competitors_of(own, grid)
+    of = own.loc[own["substitute"] == "", "competitor"].nunique()
+    if absent := of - len(ranks):
+        first += f" {absent} of {of} methods {'are' if absent > 1 else 'is'} not ranked, for lack of runs."
     own = own[own["competitor"].isin(ranks["column"])]
     setting_of = pd.MultiIndex.from_frame(own[contest_keys(grid)])
     of_leader = (own["competitor"] == leader["column"]).to_numpy()
@@ -66,7 +69,7 @@ def sentence(
     alike = [one for one in ranks["column"][1:] if one not in apart]
     if not alike:
         return f"{first} Each of the others differs from it significantly in a {setting}, or has lost a run."
-    those = "all others" if len(alike) == len(ranks) - 1 else listed(alike)
+    those = f"all others{' that are ranked' if absent else ''}" if len(alike) == len(ranks) - 1 else listed(alike)
     from_it = (
         f"Not significantly different from {listed([leader['column']])} in any {setting}, which does not mean equal"
     )

@@ -228,6 +228,7 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     assert "- Mean ranks (1 is the best)" in text and "In brackets, here" not in text
     assert "Nothing says whether others differ from it: that needs two seeds of each partition." in text.splitlines()[2]
     assert "No intervals where a partition has one seed alone: how far seeds move a number is not known then." in text
+    assert "not ranked" not in text.splitlines()[2]
     below = text[text.index("## Mean ranks") :]
     assert not [line for line in below.splitlines() if line.startswith("| FedProx") and "[" in line]
     report = api.GridReport(board.folder, "small_table", "paper")
@@ -291,6 +292,7 @@ def test_by_seed_methods_that_have_not_been_played_are_left_out(board):
     text = api.render(board.save(), "small_table", "paper")
     below = text[text.index("## Mean ranks") :]
     assert "over 4 pairs" in below and "| SCAFFOLD" not in below
+    assert "and seed). 1 of 4 methods is not ranked, for lack of runs." in text.splitlines()[2]
 
 
 def test_a_board_says_where_who_is_first_has_lost_runs(board):
