@@ -231,7 +231,7 @@ class _Stage:
         if not places and self.waiting and not self._open:
             why = next(iter(self._lost.values()))
             advice = " A GPU in exclusive mode needs --gpus-per-trial 1." if "busy" in why else ""
-            raise ValueError(f"This machine cannot go on: {why}.{advice} Nothing is lost: the same command continues.")
+            raise _cannot_go_on(f"{why}.{advice}")
         free = sorted(places - taken)
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
@@ -333,6 +333,8 @@ class _Stage:
         self.recorder.update(one.job, report, lambda: self._machine_of(one))
         if report.machine_error.startswith(NO_GPU):
             self._lose_gpu(one, report.machine_error)
+        elif report.machine_error and not self._on_slurm:  # so would the other runs end, one after another
+            raise _cannot_go_on(f"{report.machine_error.rstrip('.')}.")
         elif report.is_last:
             gpus = self.machines.resources.gpus
             shared = f"{OUT_OF_MEMORY_BESIDE} ({gpus:g} of it); ask for more by --gpus-per-trial"
@@ -402,6 +404,10 @@ class _Stage:
         deadline = time.monotonic() + _END_SECONDS
         while time.monotonic() < deadline and not all(one.handle.done() for one in submitted):
             time.sleep(0.05)
+
+
+def _cannot_go_on(why: str) -> ValueError:
+    return ValueError(f"This machine cannot go on: {why} Nothing is lost: the same command continues.")
 
 
 @contextlib.contextmanager
