@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -377,9 +378,16 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
         slots = []
         monkeypatch.setattr(stage, "_write", lambda job, slot: slots.append(slot) or path)
         monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
-        stage.waiting, stage._leaving = [job], []
-        stage._submit()
-        assert slots == [2]
+        stage._leaving = []
+        at_once = stage.machines
+        for stage.machines in (replace(at_once, max_concurrent=1), at_once):
+            stage.waiting, stage._open = [job], {}
+            stage._submit()
+            stage.waiting.append(job)
+            stage._submit()
+            assert len(stage._open) == 1 and len(stage.waiting) == (stage.machines.max_concurrent or 0)
+        assert slots == [2, 2, 3], "places on the GPUs that are left, also where one run at once would have the first"
+        slots[:] = [2]
         stage.waiting, stage._lost = [job], dict.fromkeys("4567", f"{NO_GPU} that works (devices are busy)")
         stage._submit()
         assert slots == [2], "what trains beside it goes on"
