@@ -100,14 +100,7 @@ class Study:
             return self._ask(self._waiting.pop(0))
         if len(self._proposed) >= self.search.wanted:
             return None
-        if self.search.searcher == "grid":
-            point = next(
-                (params for params in self.search.points() if _key(self.search, params) not in self._tried), None
-            )
-            trial = None if point is None else self._ask(point)
-        else:
-            trial = self._ask_for_a_new_one()
-        if trial:
+        if trial := self._ask_for_a_new_one():
             self._remember(dict(trial.params))
             self._write()
         return trial
@@ -233,7 +226,7 @@ class Study:
         return self._with_runs(self.optuna.ask(self._distributions))
 
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
-        """What the searcher draws, until it is a new one; None if all of the space are known."""
+        """What the searcher proposes; None if all of the space are known."""
         known = self._tried | {_key(self.search, params) for params in self._elsewhere}
         trial = _draw_new(self.optuna, self.search, self._distributions, len(self._proposed), known)
         return trial and self._with_runs(trial)
@@ -278,15 +271,17 @@ def _draw_new(
     proposed: int,
     known: Collection[str],
 ) -> optuna.trial.Trial | None:
-    """What the searcher draws after so many proposals, until it is none of the known ones; where hardly any other is left, the
-    first of these; None if all of the space are known."""
+    """What the searcher draws after so many proposals, until it is none of the known ones; of a grid, and where hardly any
+    other is left, the first of these; None if all of the space are known."""
     # So the best one is at least as good. A setting of one value has that one.
     single = {key: where.grid[0] for key, where in search.space.items() if where.low is None and len(where.grid) == 1}
     usual = search.usual | single
-    if not search.of_study and not proposed and all(map(could_propose, search.space.values(), usual.values())):
+    is_grid = search.searcher == "grid"
+    is_first = not (is_grid or search.of_study or proposed)
+    if is_first and all(map(could_propose, search.space.values(), usual.values())):
         study.enqueue_trial(usual)
         return study.ask(distributions)
-    for draw in range(_MOST_DRAWS):
+    for draw in range(0 if is_grid else _MOST_DRAWS):
         # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.
         study.sampler = _sampler(search, proposed, draw)
         trial = study.ask(distributions)
