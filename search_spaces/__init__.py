@@ -15,7 +15,7 @@ that of the space `training`, and that of a user's file wins over both.
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,14 @@ class Parameter(BaseModel):
         """Whether the range is one of integers."""
         return isinstance(self.low, int) and isinstance(self.high, int) and all(isinstance(v, int) for v in self.grid)
 
+    def values(self, searcher: str) -> Sequence[Any]:
+        """What a searcher can propose, but for a range of real numbers."""
+        return self.grid if searcher == "grid" or self.low is None else range(int(self.low), int(self.high or 0) + 1)
+
     def size(self, searcher: str) -> float:
         """Number of values that a searcher can propose, infinite for a range of real numbers."""
-        if searcher == "grid" or self.low is None:
-            return len(self.grid)
-        return self.high - self.low + 1 if self.is_whole else math.inf
+        is_finite = searcher == "grid" or self.low is None or self.is_whole
+        return len(self.values(searcher)) if is_finite else math.inf
 
     def origin(self, searcher: str) -> str:
         """Origin of the values: grids come from papers, ranges around them from this project."""

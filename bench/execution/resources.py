@@ -60,9 +60,15 @@ class Machines:
         if self.is_cluster:
             return bound or 1
         most = int(num_cores() / share.cpus)
-        if share.gpus and not share.auto:  # a trial has its share of one GPU
-            most = min(most, _num_gpus() * int(1 / share.gpus) if share.gpus < 1 else int(_num_gpus() / share.gpus))
+        if share.gpus and not share.auto:
+            most = min(most, self.places_on_gpus)
         return max(1, min(most, bound or most))
+
+    @property
+    def places_on_gpus(self) -> int:
+        """Trials for which the GPUs of this machine have room, whatever bounds them otherwise."""
+        gpus = self.resources.gpus
+        return _num_gpus() * int(1 / gpus) if gpus < 1 else int(_num_gpus() / gpus)  # a share is one of a single GPU
 
 
 def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = None) -> Resources:

@@ -82,7 +82,7 @@ class _Submitted:
     Attributes:
         handle: of submitit, or a `Process`.
         path: its file.
-        slot: its place among those at once on this machine.
+        slot: its place on this machine.
         offset: bytes of its reports that have been read.
         host: the machine on which it began.
         preempted_at: when Slurm was first seen to have preempted it, if it has not been seen in another state since.
@@ -227,12 +227,12 @@ class _Stage:
     def _submit(self) -> None:
         """Submits what may begin: all at once to Slurm, which has a queue, else as many as there are free places."""
         taken = {one.slot for one in (*self._open.values(), *self._leaving)}
-        places = {slot for slot in range(self.machines.at_once) if self._on_slurm or self._gpus(slot) not in self._lost}
+        places = {slot for slot in range(self._num_places()) if self._on_slurm or self._gpus(slot) not in self._lost}
         if not places and self.waiting and not self._open:
             why = next(iter(self._lost.values()))
             advice = " A GPU in exclusive mode needs --gpus-per-trial 1." if "busy" in why else ""
-            raise ValueError(f"This machine cannot go on: {why}.{advice} Nothing is lost: the same command continues.")
-        free = sorted(places - taken)
+            raise _cannot_go_on(f"{why}.{advice}")
+        free = sorted(places - taken)[: max(0, self.machines.at_once - len(taken))]
         count = _LARGEST_ARRAY if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch or self._on_slurm and self._refused_at and time.monotonic() < self._refused_at + _REFUSED_SECONDS:
@@ -283,8 +283,15 @@ class _Stage:
         job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
         return path
 
+    def _num_places(self) -> int:
+        """Places of jobs on this machine: more than are taken at once where others have GPUs that are lost."""
+        machines = self.machines
+        if self._on_slurm or not machines.resources.gpus:
+            return machines.at_once
+        return max(machines.at_once, machines.places_on_gpus)
+
     def _gpus(self, slot: int) -> str:
-        """Those of a place among those at once on this machine, as CUDA_VISIBLE_DEVICES names them; "" without."""
+        """Those of a place on this machine, as CUDA_VISIBLE_DEVICES names them; "" without."""
         share = self.machines.resources.gpus
         if not share:
             return ""
@@ -333,6 +340,8 @@ class _Stage:
         self.recorder.update(one.job, report, lambda: self._machine_of(one))
         if report.machine_error.startswith(NO_GPU):
             self._lose_gpu(one, report.machine_error)
+        elif report.machine_error and not self._on_slurm:  # so would the other runs end, one after another
+            raise _cannot_go_on(f"{report.machine_error.rstrip('.')}.")
         elif report.is_last:
             gpus = self.machines.resources.gpus
             shared = f"{OUT_OF_MEMORY_BESIDE} ({gpus:g} of it); ask for more by --gpus-per-trial"
@@ -402,6 +411,10 @@ class _Stage:
         deadline = time.monotonic() + _END_SECONDS
         while time.monotonic() < deadline and not all(one.handle.done() for one in submitted):
             time.sleep(0.05)
+
+
+def _cannot_go_on(why: str) -> ValueError:
+    return ValueError(f"This machine cannot go on: {why} Nothing is lost: the same command continues.")
 
 
 @contextlib.contextmanager

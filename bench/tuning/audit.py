@@ -35,7 +35,8 @@ from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import could_propose, draws
 from datasets import DataError, Dataset, own_data, resized
 
-_CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler")  # of a cell, and how it was made
+# Of a cell, and how it was made; those of earlier versions do not say all of it.
+_CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler", "tried", "defaults")
 # Settings that may follow from images that are incomplete, or of the author.
 _OF_IMAGES = {"clients", "first_clients", "train_examples", "test_examples"}
 # Of the layout of a table: which numbers it shows, and which of them compete.
@@ -68,7 +69,7 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Pa
         data_dir: with the images, which only cells on incomplete ones need.
     """
     try:
-        return _compared(store, grid, _specs(store, grid, file), data_dir)
+        return _compared(store, grid, _specs(grid, file), data_dir)
     except _Contradiction as error:
         return Audit(True, f"DIFFERS: {error}")
     except (ValueError, OSError) as error:
@@ -78,7 +79,7 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Pa
         return Audit(False, f"cannot be expanded here: it ends with {said}")
 
 
-def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
+def _specs(stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
     """The experiment that a stored grid is, by its name; several where the name leaves it open how it was searched.
 
     Raises:
@@ -102,7 +103,7 @@ def _specs(store: Store, stored: StoredGrid, file: Path | None) -> list[Experime
         substitutes={cell["dataset"]: cell["substitute"] for cell in stored["cells"] if cell["substitute"]},
         ruleset=rules["name"] if rules else "",
     )
-    specs = [replace(spec, tuning=tuning) for tuning in _tunings(store, stored, grid, budget)]
+    specs = [replace(spec, tuning=tuning) for tuning in _tunings(stored, grid, budget)]
     fitting = [one for one in specs if label in (one.label, *one.earlier_labels)]
     if not fitting:
         raise _Contradiction(f"by its settings and searches it would be called {specs[0].label}")
@@ -156,7 +157,7 @@ def _with_stored_data(grid: GridSpec, stored: StoredGrid) -> GridSpec:
     return grid.model_copy(update=changed)
 
 
-def _tunings(store: Store, stored: StoredGrid, grid: GridSpec, budget: str) -> list[TuningOptions | None]:
+def _tunings(stored: StoredGrid, grid: GridSpec, budget: str) -> list[TuningOptions | None]:
     """How the hyper-parameters of a stored grid may have been chosen; None for no search. Its name says all but the number of
     configurations, and whether the searches were for a comparison."""
     rules = stored.get("ruleset")
@@ -177,9 +178,8 @@ def _tunings(store: Store, stored: StoredGrid, grid: GridSpec, budget: str) -> l
     given["searcher"], _, scheduler = parts["searcher"].partition("-")
     if "search_seeds" in parts:
         given["search_seeds"] = tuple(map(int, parts["search_seeds"].split(",")))
-    searches = [found for name in sorted(_names(stored)) if (found := store.search(name))]
-    samples = max((found.get("samples") or 0 for found in searches), default=0)
-    given |= {"scheduler": scheduler or "none", "samples": samples or (None if given["searcher"] == "grid" else 1)}
+    # How many configurations there are, each search says itself.
+    given |= {"scheduler": scheduler or "none", "samples": None if given["searcher"] == "grid" else 1}
     return [
         TuningOptions(**{"space": space, **given}, compares=compares) for space, compares in ((ALL, True), (OWN, False))
     ]
@@ -342,6 +342,8 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
         return f"the search {name} is not stored"
     if search.warm_start and search.searcher == "optuna":
         return f"the search {name} has learnt from others"
+    if not tuning.studies:  # else the rules say how many; other searches may differ in that, and tables say so
+        search = replace(search, samples=stored.get("samples"))
     proposed = stored["proposed"][: search.wanted]
     if search.searcher == "random":
         for number, (params, drawn) in enumerate(zip(proposed, draws(search, len(proposed)), strict=False), start=1):
@@ -435,8 +437,8 @@ def _difference(stored: StoredCell, given: Cell | None, excused: Collection[str]
         if stored.get(key, "") != getattr(given, key):
             return f"its table says {stored.get(key, '')!r} beside its method, but {getattr(given, key)!r} by its grid"
     says: Mapping[str, Any] = stored.get("tuned", {})
-    for key in _CHOICE if says else ():
-        if says[key] != given.tuned[key]:
+    for key in _CHOICE:
+        if key in says and says[key] != given.tuned[key]:
             return f"the {key} of its search are {says[key]}, by its grid {given.tuned[key]}"
     if says and not math.isclose(says["score"], given.tuned["score"], rel_tol=1e-9):
         return f"its choice has reached {says['score']} by its cell, and {given.tuned['score']} by its validation runs"

@@ -5,6 +5,7 @@ store on the split "validation": what one search has finished is not trained aga
 one has fewer configurations left than the machine has slots, the next one begins.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Machines, Resources
-from bench.execution.run_recorder import OUT_OF_MEMORY, given_up
+from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, given_up
 from bench.execution.scheduler import inspect, make_allocator
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
@@ -95,15 +96,18 @@ class ConfigurationRecorder(TrialRecorder):
         session: Session,
         allocator: GpuAllocator,
         shares: Mapping[str, Resources],
+        deaths: Counter[str],
         names_hosts: bool = True,
     ):
         """
         Args:
             searches, shares: by the names of searches; a share is that of a configuration.
+            deaths: as in `run_searches`.
         """
         super().__init__(store, session, names_hosts)
         self._searches, self._on_message, self._bar = searches, on_message, bar
         self._allocator, self._shares, self.shares = allocator, shares, list(shares.values())
+        self._deaths = deaths
         self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
         self._announced: set[str] = set()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
@@ -168,10 +172,14 @@ class ConfigurationRecorder(TrialRecorder):
         search, params = self._search(trial), trial.config["params"]
         if trial.trial_id not in self._open:  # its worker died before it could begin
             self.start(trial)
-        if not deaths:  # only its machines have died
+        configuration = next(iter(search.search.runs(params)))
+        self._deaths[configuration] += deaths
+        if (
+            self._deaths[configuration] <= RETRIES
+        ):  # Tune counts deaths of machines, too, and gives up at once between trials
             self.put_back(trial)
             return
-        result = given_up(text, deaths, self.store, f"configuration {search.name_of(params)}")
+        result = given_up(text, self._deaths[configuration], self.store, f"configuration {search.name_of(params)}")
         self._bar.update(trial.trial_id, search.rounds)
         for run in self._open.pop(trial.trial_id):
             self.runs.end(run, {**result, **self.host_of(trial)})
@@ -231,6 +239,7 @@ def run_searches(
     *,
     data_dir: Path | None,
     machines: Machines,
+    deaths: Counter[str],
     storage: str | None = None,
     console: Console | None = None,
     names_hosts: bool = True,
@@ -240,6 +249,7 @@ def run_searches(
 
     Args:
         on_message: gets a line for each configuration.
+        deaths: first run of a configuration -> how often its worker has died so far; is counted up.
         console: where a bar shows the progress; None for none.
         data_dir, machines, storage, names_hosts: as in `bench.execution.scheduler.run_jobs`.
 
@@ -268,7 +278,9 @@ def run_searches(
             for name, search in by_name.items()
         }
         requests = {name: session.fleet.request(share) for name, share in shares.items()}
-        recorder = ConfigurationRecorder(by_name, store, on_message, bar, session, allocator, shares, names_hosts)
+        recorder = ConfigurationRecorder(
+            by_name, store, on_message, bar, session, allocator, shares, deaths, names_hosts
+        )
         ray_session.fit(
             Configuration,
             next(iter(shares.values())),  # of which workers read the device and the threads, which are the same for all

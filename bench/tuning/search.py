@@ -110,8 +110,8 @@ class Search:
         return math.prod(parameter.size(self.searcher) for parameter in self.space.values())
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """The configurations of the grid, in its order."""
-        for values in itertools.product(*(parameter.grid for parameter in self.space.values())):
+        """The configurations of the grid, in its order; of other searchers those of the space, which must be finite."""
+        for values in itertools.product(*(parameter.values(self.searcher) for parameter in self.space.values())):
             yield dict(zip(self.space, values, strict=True))
 
     def place_in_grid(self, params: Mapping[str, Any]) -> list[int]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,7 @@ def _run_searches(
     }
     shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
     failed: dict[str, int] = {}
+    deaths: Counter[str] = Counter()
     with workspace.marker(machines.address) as marker, shared_bases(shared, store):
         while left:
             searches = []
@@ -240,6 +241,7 @@ def _run_searches(
                 on_message,
                 data_dir=options.data_dir,
                 machines=machines,
+                deaths=deaths,
                 storage=options.storage,
                 console=console,
                 names_hosts=options.names_hosts,
@@ -248,7 +250,8 @@ def _run_searches(
             failed |= {search.search.name: search.failed for search in searches}
             if are_tried:
                 break
-            studies.update({name: Study(studies[name].search, store, keep_stale=options.keep_stale) for name in left})
+            listed = list_runs(store)
+            studies.update({name: Study(studies[name].search, store, listed, options.keep_stale) for name in left})
             left = [name for name in left if studies[name].left]
     return failed
 

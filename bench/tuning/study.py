@@ -24,6 +24,7 @@ from bench.tuning.search import TPE, Search, stops, value_in
 from search_spaces import Parameter
 
 _MOST_DRAWS = 100  # for a configuration that was not tried yet
+_TPE_DRAWS = 10  # of these: in a small space TPE draws the same good ones again and again
 
 
 class Study:
@@ -99,14 +100,7 @@ class Study:
             return self._ask(self._waiting.pop(0))
         if len(self._proposed) >= self.search.wanted:
             return None
-        if self.search.searcher == "grid":
-            point = next(
-                (params for params in self.search.points() if _key(self.search, params) not in self._tried), None
-            )
-            trial = None if point is None else self._ask(point)
-        else:
-            trial = self._ask_for_a_new_one()
-        if trial:
+        if trial := self._ask_for_a_new_one():
             self._remember(dict(trial.params))
             self._write()
         return trial
@@ -232,7 +226,7 @@ class Study:
         return self._with_runs(self.optuna.ask(self._distributions))
 
     def _ask_for_a_new_one(self) -> optuna.trial.Trial | None:
-        """What the searcher draws, until it is a new one; None if it draws nothing new any more."""
+        """What the searcher proposes; None if all of the space are known."""
         known = self._tried | {_key(self.search, params) for params in self._elsewhere}
         trial = _draw_new(self.optuna, self.search, self._distributions, len(self._proposed), known)
         return trial and self._with_runs(trial)
@@ -277,21 +271,28 @@ def _draw_new(
     proposed: int,
     known: Collection[str],
 ) -> optuna.trial.Trial | None:
-    """What the searcher draws after so many proposals, until it is none of the known ones; None if it draws nothing new."""
+    """What the searcher draws after so many proposals, until it is none of the known ones; of a grid, and where hardly any
+    other is left, the first of these; None if all of the space are known."""
     # So the best one is at least as good. A setting of one value has that one.
     single = {key: where.grid[0] for key, where in search.space.items() if where.low is None and len(where.grid) == 1}
     usual = search.usual | single
-    if not search.of_study and not proposed and all(map(could_propose, search.space.values(), usual.values())):
+    is_grid = search.searcher == "grid"
+    is_first = not (is_grid or search.of_study or proposed)
+    if is_first and all(map(could_propose, search.space.values(), usual.values())):
         study.enqueue_trial(usual)
         return study.ask(distributions)
-    for draw in range(_MOST_DRAWS):
+    for draw in range(0 if is_grid else _MOST_DRAWS):
         # Each proposal has a seed of its own, so that it does not depend on where a driver was killed.
         study.sampler = _sampler(search, proposed, draw)
         trial = study.ask(distributions)
         if _key(search, trial.params) not in known:
             return trial
         study.tell(trial, state=TrialState.FAIL)
-    return None
+    left = next((params for params in search.points() if _key(search, params) not in known), None)
+    if left is None:
+        return None
+    study.enqueue_trial(left)
+    return study.ask(distributions)
 
 
 def _key(search: Search, params: Mapping[str, Any]) -> str:
@@ -317,7 +318,7 @@ def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
         data = search.template.dataset, search.template.partition
         return _SharedDraws(min(search.configs), "study", *data, proposed, draw)
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
-    if search.searcher != "optuna":
+    if search.searcher != "optuna" or draw >= _TPE_DRAWS:
         return RandomSampler(seed=seed)
     return TPESampler(seed=seed, **TPE)
 

@@ -1,11 +1,13 @@
 """Runs without Ray: plain processes of this machine, and jobs of a Slurm that is not there (see `tests.support.fake_slurm`)."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -376,9 +378,16 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
         slots = []
         monkeypatch.setattr(stage, "_write", lambda job, slot: slots.append(slot) or path)
         monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
-        stage.waiting, stage._leaving = [job], []
-        stage._submit()
-        assert slots == [2]
+        stage._leaving = []
+        at_once = stage.machines
+        for stage.machines in (replace(at_once, max_concurrent=1), at_once):
+            stage.waiting, stage._open = [job], {}
+            stage._submit()
+            stage.waiting.append(job)
+            stage._submit()
+            assert len(stage._open) == 1 and len(stage.waiting) == (stage.machines.max_concurrent or 0)
+        assert slots == [2, 2, 3], "places on the GPUs that are left, also where one run at once would have the first"
+        slots[:] = [2]
         stage.waiting, stage._lost = [job], dict.fromkeys("4567", f"{NO_GPU} that works (devices are busy)")
         stage._submit()
         assert slots == [2], "what trains beside it goes on"
@@ -399,6 +408,22 @@ def test_processes_that_torch_shows_no_gpu_fail_no_run(tmp_path, monkeypatch):
     code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
     assert code != 0 and f"This machine cannot go on: {NO_GPU}. Nothing is lost" in " ".join(output.split()), output
     assert not records(tmp_path / "results")
+
+
+@pytest.mark.parametrize("executor", ["local", "slurm"])
+def test_what_a_machine_lacks_fails_a_run_of_slurm_and_ends_a_command_on_this_machine_before_others_fail(
+    executor, tmp_path, monkeypatch
+):
+    ended, why = [], "its code of this run is not that of the command."
+    one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json", host="node7")
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, executor)
+        monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
+        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
+        stops = pytest.raises(ValueError, match=f"This machine cannot go on: {why} Nothing is lost")
+        with stops if executor == "local" else contextlib.nullcontext():
+            stage._record(one, WorkerReport(machine_error=why))
+    assert ended == [why] * (executor == "slurm")
 
 
 def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Stored grids are compared with their files, and choices of searches with the validation runs; nothing is trained."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -272,6 +273,14 @@ def no_choices(grid: dict) -> None:
             lambda grid: grid["cells"][0]["tuned"].update(score=0.9),
             "its choice has reached 0.9 by its cell, and 0.7 by its",
         ),
+        (
+            lambda grid: grid["cells"][0]["tuned"].update(tried=20),
+            "the tried of its search are 20, by its grid 2",
+        ),
+        (
+            lambda grid: grid["cells"][0]["tuned"].update(defaults=True),
+            "the defaults of its search are True, by its grid False",
+        ),
         (no_choices, "its hyper-parameters are searched in its grid"),
         (lambda grid: grid["cells"][0].pop("tuned"), "its hyper-parameters are searched in its grid"),
         (
@@ -283,12 +292,32 @@ def no_choices(grid: dict) -> None:
             "would be called board@full+ruleset=tuned+samples=50+studies=2",
         ),
     ],
-    ids=["score", "chosen_on", "tuned", "studies", "samples"],
+    ids=["score", "tried", "defaults", "chosen_on", "tuned", "studies", "samples"],
 )
 def test_what_a_grid_says_of_its_searches_is_what_its_rules_say(store, searched, change, said):
     label, _ = searched
     tamper(store, label, change)
     assert says(store, label)[0] and said in says(store, label)[1]
+
+
+def test_searches_of_one_grid_may_have_tried_more_or_fewer_configurations(store, path):
+    grid = load_grid(str(path))
+    tuning = TuningOptions("random", samples=3, space=ALL, compares=True)
+    spec = ExperimentSpec(grid, only={"partition": ["label-2"]}, tuning=tuning)
+    searches, chosen = searches_of(spec, select_cells(spec).selected), {}
+    with store.locked():
+        for (place, whole), samples in zip(searches.items(), (3, 2), strict=True):
+            opened = Study(whole, store)
+            for score in (0.5, 0.7, 0.9):
+                try_next(opened, store, score, score, rounds=4)
+            own = replace(whole, samples=samples)  # as a later command with fewer --samples, of one method alone
+            outcomes = Study(own, store).outcomes()
+            chosen[place] = describe_choice(own, best_of(outcomes, tuning), outcomes)
+    assert [one["score"] for one in chosen.values()] == [0.9, 0.7]
+    label = store_cells(store, spec, chosen)
+    assert "2 of 2 choices were made again" in says(store, label)[1]
+    tamper(store, label, lambda grid: grid["cells"][0]["tuned"].update(tried=2))
+    assert "the tried of its search are 2, by its grid 3" in says(store, label)[1]
 
 
 def test_a_choice_that_cannot_be_made_again_is_named(store, searched):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections import Counter
 from types import SimpleNamespace
 from unittest import mock
 
@@ -36,12 +37,21 @@ def search_job(search: Search, folder, ended=None, **options) -> SearchJob:
     return SearchJob(search, str(folder), {}, ended or {}, ExecutionOptions(checkpoint_seconds=0.0, **options))
 
 
-def recorder_of(study: Study, store: Store, said: list[str], **words: str) -> ConfigurationRecorder:
+def recorder_of(
+    study: Study, store: Store, said: list[str], deaths: Counter[str] | None = None, **words: str
+) -> ConfigurationRecorder:
     search = OpenSearch(study, search_job(study.search, store.folder / "runs", study.ended_runs), **words)
     bar = RoundsBar(Console(quiet=True), 4, 72)
     shares = {study.search.name: Resources()}
     return ConfigurationRecorder(
-        {study.search.name: search}, store, said.append, bar, ALONE, allocator=None, shares=shares
+        {study.search.name: search},
+        store,
+        said.append,
+        bar,
+        ALONE,
+        allocator=None,
+        shares=shares,
+        deaths=Counter() if deaths is None else deaths,
     )
 
 
@@ -88,6 +98,20 @@ def test_a_configuration_whose_worker_is_killed_is_given_up_in_one_sentence(stor
     assert [record["reason"] for record in records] == [reason, reason] and "traceback" not in records[0]
     assert len(said) == 1 and said[0].endswith(f"failed: {reason}")
     assert (store.folder / "ray.log").read_text().count("The actor died unexpectedly") == 3, "once, for both seeds"
+
+
+def test_a_configuration_is_tried_again_until_its_own_worker_has_died_three_times(store, tmp_path):
+    """Ray may give up earlier: between two trials after one death, and it counts the deaths of machines."""
+    killed, gone = ("The actor died unexpectedly: see the logs.\n", "The actor died because its node has died.\n")
+    study, said, deaths = Study(make(), store), [], Counter()
+    trial = trial_of(study, error_file=str(tmp_path / "error.txt"))
+    runs = study.search.runs(trial.config["params"])
+    for texts, again in (([killed], True), ([killed, gone, gone], True), ([gone] * 3, True), ([killed], False)):
+        (tmp_path / "error.txt").write_text("".join(f"Failure # {number}\n{text}" for number, text in enumerate(texts)))
+        recorder = recorder_of(study, store, said, deaths)  # another one each time: what has not ended is placed anew
+        recorder.on_trial_error(0, [], trial)
+        assert recorder.is_interrupted == again and [bool(store.record(run)) for run in runs] == [not again] * 2
+    assert len(said) == 1 and "the worker process died 3 times" in said[0]
 
 
 def test_an_error_in_writing_is_remembered_where_ray_keeps_it_to_itself(store, tmp_path):
@@ -245,7 +269,7 @@ def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(t
             OpenSearch(s, search_job(s.search, store.folder / "runs"), f"{s.search.name} ", f"{s.search.name} begins")
             for s in studies
         ]
-        run_searches(opened, store, said.append, data_dir=None, machines=machines)
+        run_searches(opened, store, said.append, data_dir=None, machines=machines, deaths=Counter())
         assert [search.failed for search in opened] == [0] * len(opened)
 
     def reached(store: Store) -> list:

@@ -234,10 +234,27 @@ def test_random_search_goes_on_with_other_points_after_a_restart(store):
 
 
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
-def test_nothing_is_tried_twice_and_a_space_may_be_used_up(store, searcher):
-    study = Study(make("ifca", searcher=searcher, samples=30), store)
-    proposed = [params["num_clusters"] for params in iter(lambda: try_next(study, store, 0.5, 0.5), None)]
-    assert len(proposed) == len(set(proposed)) and set(proposed) <= set(range(2, 11))
+@pytest.mark.parametrize("draws", [100, 0])
+def test_every_configuration_of_a_small_space_is_tried_once_also_where_no_sampler_draws_a_new_one(
+    store, searcher, draws, monkeypatch
+):
+    monkeypatch.setattr("bench.tuning.study._MOST_DRAWS", draws)
+    of_ifca = Study(make("ifca", searcher=searcher, samples=30), store)
+    proposed = [params["num_clusters"] for params in iter(lambda: try_next(of_ifca, store, 0.5, 0.5), None)]
+    assert sorted(proposed) == [*range(2, 11)] and of_ifca.left == 0
+
+
+def test_a_model_that_proposes_the_same_good_configurations_again_and_again_ends_no_search(store, tmp_path):
+    grids = {"lr": [0.001, 0.003, 0.01, 0.03, 0.1], "batch_size": [8, 16, 32, 64], "momentum": [0.0, 0.5, 0.9]}
+    (tmp_path / "small.yaml").write_text("".join(f"{key}: {{grid: {grid}}}\n" for key, grid in grids.items()))
+    small = Study(
+        make("fedavg", {"lr": None}, space=str(tmp_path / "small.yaml"), searcher="optuna", samples=15), store
+    )
+    while trial := small.propose():
+        score = 0.5 + trial.params["momentum"] / 3 - abs(trial.params["lr"] - 0.03)
+        finish(small.search, store, dict(trial.params), score, score)
+        small.close(trial, score, complete=True)
+    assert len(small.outcomes()) == 15
 
 
 def test_a_configuration_that_failed_is_no_choice_and_is_tried_again(store):
