@@ -24,7 +24,7 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, edits_of, noted_of
+from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, parts_of, noted_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
@@ -216,14 +216,14 @@ class Run:
         metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
         scores = {key: value for key, value in row.items() if key in (*ACCURACIES, "loss")}
         looked_at = [previous, self.state] if self._callbacks else []
-        known = edits_of(looked_at)
+        known = parts_of(looked_at)
         for name, callback in self._callbacks.items() if not self._diverged else ():
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
-            if edits_of(looked_at) != known:
+            if parts_of(looked_at) != known:
                 raise HookError(
                     f"The callback {name} has changed a state ({place_of(callback.after_round)}), but callbacks only look; "
-                    "change a copy, by .clone()."
+                    "change a copy: of a tensor by .clone(), of a dict by {**state}."
                 )
             self._own[name] = noted.own
             metrics |= as_numbers(noted.metrics, name, callback.after_round)

@@ -441,16 +441,26 @@ def test_a_metric_on_any_device_is_copied_once():
     assert found == {"of/a": 1.0, "of/b": 0.5}
 
 
-def test_a_callback_that_changes_a_state_fails_the_run(digits):
-    class Zeroing(Callback):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["params"]["linear1.weight"].zero_(),
+        lambda state: state["params"].update({"linear1.weight": torch.zeros(64, 64)}),
+        lambda state: state.update({"params": {name: 0 * leaf for name, leaf in state["params"].items()}}),
+        lambda state: state.update({"round": 0}),
+        lambda state: state.update({"noted": 1.5}),
+    ],
+)
+def test_a_callback_that_changes_a_state_fails_the_run(digits, change):
+    class Changing(Callback):
         def after_round(self, outcome, own):
-            outcome.after["params"]["linear1.weight"].zero_()
+            change(outcome.after)
             return own, {}
 
     run = Run(looked("moved"), digits)
-    run._callbacks = {"moved": Zeroing()}
-    line = Zeroing.after_round.__code__.co_firstlineno
-    said = rf"^The callback moved has changed a state \(after_round in test_callbacks.py, line {line}\), but .* by .clone\(\)"
+    run._callbacks = {"moved": Changing()}
+    line = Changing.after_round.__code__.co_firstlineno
+    said = rf"^The callback moved has changed a state \(after_round in test_callbacks.py, line {line}\), but .* by \.clone\(\)"
     with pytest.raises(HookError, match=said):
         run.step()
 
