@@ -206,7 +206,12 @@ class Run:
         self._seconds += time.perf_counter() - begin
         self._cpu_seconds += time.process_time() - begin_cpu
         row["seconds"] = self._seconds
+        own = dict(self._own)
         self._look(previous, row)
+        if self._stopped and not self._deployed:  # the last round of a run is evaluated, and callbacks look at that
+            self._own = own
+            row |= self._measured(evaluated=True)
+            self._look(previous, row)
         self.rows.append(row)
         self._save(previous)
         return row
@@ -232,8 +237,6 @@ class Run:
                 row["local_models"] = noted.local_models
         if metrics:
             row["metrics"] = metrics
-        if self._stopped and not self._deployed:
-            row |= self._measured(evaluated=True)  # the last round of a run is evaluated
 
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to

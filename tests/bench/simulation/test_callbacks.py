@@ -164,9 +164,14 @@ def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, 
     assert restored.finished
 
 
-def test_a_callback_ends_a_run_whatever_those_behind_it_find(digits):
-    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy"), digits))
+def test_a_callback_ends_a_run_and_all_look_at_the_evaluation_of_that_round(digits):
+    ema = {"name": "server-ema", "decay": 0.5}
+    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy", ema), digits))
     assert (run.round, run.result()["reason"]) == (1, "far enough")
+    assert {"moved/distance", "per-class-accuracy/0", "server-ema/accuracy"} <= run.rows[-1]["metrics"].keys()
+    short = train(Run(looked("moved", "per-class-accuracy", ema, rounds=3), digits))
+    run = train(Run(looked({"name": "moved", "stops_in": 3}, "per-class-accuracy", ema), digits))
+    assert run.rows[-1]["metrics"] == short.rows[-1]["metrics"], "each has counted the round once"
 
 
 def test_a_run_may_be_stopped_by_its_test_loss(digits):
