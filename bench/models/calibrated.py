@@ -87,7 +87,7 @@ class NormalisedClassifier(ModelWrapper):
 
     def init(self, generator):
         params = self.inner.init(generator)
-        del params["classifier.bias"]
+        params.pop("classifier.bias", None)
         return params
 
     def head(self, params, z):

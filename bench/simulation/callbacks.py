@@ -112,7 +112,7 @@ def noted_of(hook: Hook, returned: Any) -> Noted:
 
 
 def parts_of(state: Any) -> list[Any]:
-    """What a state holds: keys, numbers, and each tensor with how often it has been changed in place. Lists of the same state are
+    """What a state holds: keys, numbers, and each tensor with how often it has been changed in place. The lists of a state are
     equal as long as nothing in it has been changed or replaced."""
     import torch
 

@@ -24,7 +24,7 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, parts_of, noted_of
+from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, noted_of, parts_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
