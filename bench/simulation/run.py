@@ -114,7 +114,7 @@ class Run:
     @property
     def deployed(self) -> Deployed | None:
         """What clients would use after the last round; None if that was not evaluated, or the run has diverged."""
-        return self._deployed
+        return None if self._diverged else self._deployed
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to continue as if nothing had happened."""
