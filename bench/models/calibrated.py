@@ -44,6 +44,10 @@ class ModelWrapper(Model):
         return self.inner.loop_only
 
     @property
+    def depends_on_mode(self):
+        return self.inner.depends_on_mode
+
+    @property
     def smallest_batch(self):
         return self.inner.smallest_batch
 
