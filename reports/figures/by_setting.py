@@ -105,7 +105,7 @@ class BySetting(SeriesFigure):
         series = series_of_table("numbers" if measure else "values", x_label, y, report, table, points, over=setting)
         caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items() if more}
         shown = {*points["x"]}
-        ticks = [] if measure else [name for name in map(x_name, order) if name in shown]
+        ticks = [] if measure else [str(name) for name in map(x_name, order) if name in shown]
         return replace(series, caveats=series.caveats | caveats, ticks=tuple(dict.fromkeys(ticks)))
 
 
