@@ -13,6 +13,8 @@ from torch import Tensor
 import algorithms
 from algorithms import Algorithm, RoundBased, Task, Tree, one_of, registered
 from algorithms.fedavg import FedAvg
+from algorithms.shared.base import State
+from algorithms.shared.checks import linear_classifier
 from algorithms.shared.concatenation import Concatenation, FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_base
 from algorithms.shared.label_inference import bias_answers
@@ -45,6 +47,10 @@ class FedConcatIB(Concatenation):
                 f"fedconcat-ib reads label distributions from the bias of the classifier, but {algorithms.name_of(self.base)} "
                 "trains no classifier; use another base, or fedconcat-id."
             )
+
+    def init(self, task: Task) -> State:
+        linear_classifier(algorithms.name_of(self), "reads label distributions from", task.model, task.initial_params())
+        return super().init(task)
 
     def first_stage(self) -> FirstStage:
         def inferred(task: Task, start: Tree, models: Tree) -> tuple[Tensor, None]:

@@ -25,6 +25,7 @@ from algorithms import (
     tree,
 )
 from algorithms.oneshot import OneExchange, num_models, side_by_side
+from algorithms.shared.checks import linear_classifier
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import cross_entropy, task_loss
 from algorithms.shared.partial import check_classifier, descend_on, pick
@@ -108,6 +109,7 @@ class FuseFL(OneExchange):
     def init(self, task: Task) -> State:
         kind, layers = type(task.model).__name__, task.model.layers()
         check_classifier(task.model, "fusefl cuts a model")
+        linear_classifier("fusefl", "joins", task.model, task.initial_params())
         if self.blocks > len(layers):
             raise ValueError(f"blocks must be at most {len(layers)}, the layers of {kind}, but got {self.blocks}.")
         for cut in self.cuts(task.model):

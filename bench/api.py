@@ -252,12 +252,14 @@ def _stored(store: "Store", grid: str | None, budget: str | None) -> list[str]:
     """The `<grid>@<budget>` of the stored grids that are meant; None for all grids, or all budgets.
 
     Raises:
-        ConfigError: if there is no such grid at all, here or among those of skewbench.
+        ConfigError: if there is no such grid at all, here or among those of skewbench, or its name has another budget.
     """
     from bench.experiments import grid_files
     from bench.results.ids import is_meant
 
     grid, _, named = (grid or "").partition("@")
+    if named and budget not in (None, named):
+        raise ConfigError([f"{grid}@{named} names the budget {named}, but budget is {budget}; leave one of them out."])
     held = {label: label.partition("@")[::2] for label in store.grids()}
     known = sorted({*(of for of, _ in held.values()), *grid_files.names()})
     meant = [

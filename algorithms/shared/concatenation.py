@@ -11,7 +11,7 @@ import algorithms
 from algorithms.shared import tree
 from algorithms.shared.accounting import add_costs
 from algorithms.shared.base import Algorithm, Deployed, State
-from algorithms.shared.checks import at_least, one_of
+from algorithms.shared.checks import at_least, linear_classifier, one_of
 from algorithms.shared.clustering import NumClusters, model_of_cluster, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, cross_entropy, descend
 from algorithms.shared.tree import Tree
@@ -131,6 +131,8 @@ class Concatenation(Algorithm):
                     f"{algorithms.name_of(self)} needs a model with an encoder and a classifier, but "
                     f"{type(model).__name__} has no classifier."
                 )
+        if self.classifier_init == "clusters":
+            linear_classifier(algorithms.name_of(self), "joins", task.model, task.initial_params())
         if self.classifier_rounds and self._moving(task):  # its passes are others than those of the first stage
             replace(task, settings=_one_pass(task.settings)).require_batches(self._models(task))
         first = self.first_stage().init(self._encoding(task))

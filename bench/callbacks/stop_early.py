@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.errors import suggestion, unknown
-from bench.results.metrics import ACCURACIES, METHOD
+from bench.results.metrics import ACCURACIES, METHOD, METRICS
 
 
 @registered_callback("stop-early")
@@ -34,10 +34,14 @@ class StopEarly(Callback):
         before = itertools.takewhile("stop-early".__ne__, (spec["name"] for spec in config.callbacks))
         known, sources = [*ACCURACIES, "loss"], [METHOD, *before]
         source, slash, _ = self.metric.partition("/")
-        if self.metric in known or (slash and source in sources):
+        if not (self.metric in known or (slash and source in sources)):
+            others = [f"{name}/<name>" for name in sources]
+            return [f"stop-early: {unknown('metric', self.metric, [*known, *others])}"]
+        less = _less_is_better(self.metric)
+        if less in (None, self.less_is_better):
             return []
-        others = [f"{name}/<name>" for name in sources]
-        return [f"stop-early: {unknown('metric', self.metric, [*known, *others])}"]
+        better, value = ("less", "true") if less else ("more", "false")
+        return [f"stop-early: {better} {self.metric} is better; set less_is_better: {value}."]
 
     def after_round(self, outcome, own):
         value = outcome.metrics.get(self.metric)
@@ -68,3 +72,10 @@ class StopEarly(Callback):
         source, _, name = self.metric.partition("/")
         found = (other.partition("/") for other in outcome.metrics)
         return bool(suggestion(name, [other for of, _, other in found if of == source]))
+
+
+def _less_is_better(metric):
+    """Whether the best values of a metric are the smallest; None where nothing says so."""
+    if metric == "loss":
+        return True
+    return METRICS[metric].less_is_better if metric in METRICS and METRICS[metric].ranked else None

@@ -14,6 +14,12 @@ SizeOption = Annotated[
     str | None,
     typer.Option("--image-size", help="Resize the images to N pixels, or to HEIGHTxWIDTH, as a run with image_size."),
 ]
+ClientsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Size of the population; 40 if left out, for natural the number of writers, for shifts 20."
+    ),
+]
 SeedOption = Annotated[int, typer.Option(min=0, help="Of the partition, and of K-means, as in a run.")]
 Names = Annotated[list[str] | None, typer.Argument(help="Datasets; all if left out.")]
 
@@ -53,12 +59,7 @@ def prepare(
 def show(
     dataset: str,
     partition: str,
-    clients: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Size of the population; 40 if left out, for natural the number of writers, for shifts 20."
-        ),
-    ] = None,
+    clients: ClientsOption = None,
     seed: SeedOption = 0,
     image_size: SizeOption = None,
     plot: Annotated[Path | None, typer.Option(help="Also draw it, to a .png, .svg or .pdf file.")] = None,
@@ -82,9 +83,7 @@ def show(
             partition_files.check_suffix(save)
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        if clients is None and partitions.counts_clients(partition):
-            clients = partitions.usual_clients(partition, images.num_writers)
-        clients = clients or 40
+        clients = clients or _usual_clients(partition, images)
         parts = pictures.tables(dealt, images, clients, seed)
         for name, table in parts.items():
             shown = f"{table.to_string()}\n\n{pictures.skew_of(table)}"
@@ -112,7 +111,7 @@ def show(
 def elbow(
     dataset: str,
     partition: str,
-    clients: Annotated[int, typer.Option(min=1, help="Size of the population.")] = 40,
+    clients: ClientsOption = None,
     seed: SeedOption = 0,
     image_size: SizeOption = None,
     data_dir: given.DataOption = None,
@@ -127,6 +126,7 @@ def elbow(
 
         dealt = partitions.parse(partition)
         images = datasets.load(dataset, data_dir, image_size=_size(image_size))
+        clients = clients or _usual_clients(partition, images)
         counts = pictures.tables(dealt, images, clients, seed)["training"].drop(columns="total").to_numpy("float32")
         shares = (counts / counts.sum(1, keepdims=True)).astype(float)  # in single precision, as clients report them
         curve = inertias(shares, seed_of_clusters(seed))
@@ -136,6 +136,13 @@ def elbow(
             typer.echo(f"{number:<3} {loss:.4f}{'  <- elbow' * (number == best)}")
         why = "the largest distance below the line between both ends, each axis from 0 to 1"
         typer.echo(f"K = {best}: {why if best > 1 else 'the curve has no elbow'}; K from 1 to {len(curve)}.")
+
+
+def _usual_clients(partition: str, images) -> int:
+    """The population of a run that names none."""
+    from datasets import partitions
+
+    return partitions.usual_clients(partition, images.num_writers) or 40
 
 
 def _size(text: str | None):

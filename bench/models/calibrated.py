@@ -44,6 +44,10 @@ class ModelWrapper(Model):
         return self.inner.loop_only
 
     @property
+    def depends_on_mode(self):
+        return self.inner.depends_on_mode
+
+    @property
     def smallest_batch(self):
         return self.inner.smallest_batch
 
@@ -87,7 +91,7 @@ class NormalisedClassifier(ModelWrapper):
 
     def init(self, generator):
         params = self.inner.init(generator)
-        del params["classifier.bias"]
+        params.pop("classifier.bias", None)
         return params
 
     def head(self, params, z):

@@ -89,10 +89,6 @@ class WithAdapters(ModelWrapper):
     cuts: tuple[str, ...]
     count: int
 
-    @property
-    def depends_on_mode(self):
-        return self.inner.depends_on_mode
-
     def init(self, generator):
         layers, params = self.inner.layers(), self.inner.init(generator)
         for number, cut in enumerate(self.cuts):

@@ -78,7 +78,7 @@ def _ccvr(published: Published, std: float | None, seeds: int) -> float | None:
 
 def _fedcat(published: Published, std: float | None, seeds: int) -> float | None:
     """Fixed per dataset, because the paper prints no std."""
-    return {"mnist": 0.3, "femnist": 1.5, "cifar10": 2.0, "cifar100-coarse": 2.0}[published.dataset]
+    return {"mnist": 0.3, "femnist": 1.5, "cifar10": 2.0, "cifar100-coarse": 2.0}.get(published.dataset)
 
 
 def _fedcollab(published: Published, std: float | None, seeds: int) -> float | None:

@@ -24,7 +24,7 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, edits_of, noted_of
+from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, noted_of, parts_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
@@ -114,7 +114,7 @@ class Run:
     @property
     def deployed(self) -> Deployed | None:
         """What clients would use after the last round; None if that was not evaluated, or the run has diverged."""
-        return self._deployed
+        return None if self._diverged else self._deployed
 
     def checkpoint(self) -> dict[str, Any]:
         """Everything that `restore` needs in order to continue as if nothing had happened."""
@@ -206,7 +206,12 @@ class Run:
         self._seconds += time.perf_counter() - begin
         self._cpu_seconds += time.process_time() - begin_cpu
         row["seconds"] = self._seconds
+        own = dict(self._own)
         self._look(previous, row)
+        if self._stopped and not self._deployed:  # the last round of a run is evaluated, and callbacks look at that
+            self._own = own
+            row |= self._measured(evaluated=True)
+            self._look(previous, row)
         self.rows.append(row)
         self._save(previous)
         return row
@@ -216,14 +221,14 @@ class Run:
         metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
         scores = {key: value for key, value in row.items() if key in (*ACCURACIES, "loss")}
         looked_at = [previous, self.state] if self._callbacks else []
-        known = edits_of(looked_at)
+        known = parts_of(looked_at)
         for name, callback in self._callbacks.items() if not self._diverged else ():
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
-            if edits_of(looked_at) != known:
+            if parts_of(looked_at) != known:
                 raise HookError(
                     f"The callback {name} has changed a state ({place_of(callback.after_round)}), but callbacks only look; "
-                    "change a copy, by .clone()."
+                    "change a copy: of a tensor by .clone(), of a dict by {**state}."
                 )
             self._own[name] = noted.own
             metrics |= as_numbers(noted.metrics, name, callback.after_round)
@@ -232,8 +237,6 @@ class Run:
                 row["local_models"] = noted.local_models
         if metrics:
             row["metrics"] = metrics
-        if self._stopped and not self._deployed:
-            row |= self._measured(evaluated=True)  # the last round of a run is evaluated
 
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to

@@ -100,14 +100,13 @@ class BySetting(SeriesFigure):
         x_label = _SETTINGS.get(setting, axis_label(setting))
         x_label = SKEW_LABELS[measure] if measure else x_label
         points = concat_points(frames)
-        if not measure:  # the grid's order, whichever of the values the first line has
-            ranks = {name: rank for rank, name in enumerate(order)}
-            points = points.sort_values("x", key=lambda xs: xs.map(lambda x: ranks.get(x, -1)), kind="stable")
-            points = points.sort_values("panel", key=lambda names: names.map([*lacking].index), kind="stable")
+        if not measure:
             points["x"] = points["x"].map(x_name)
         series = series_of_table("numbers" if measure else "values", x_label, y, report, table, points, over=setting)
         caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items() if more}
-        return replace(series, caveats=series.caveats | caveats)
+        shown = {*points["x"]}
+        ticks = [] if measure else [str(name) for name in map(x_name, order) if name in shown]
+        return replace(series, caveats=series.caveats | caveats, ticks=tuple(dict.fromkeys(ticks)))
 
 
 def _mean_skew(measure: str, cell, records: Records) -> float:

@@ -168,7 +168,7 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, style: dict):
     if points["x"].isna().all():
         return _draw_constant(axes, points, style)
     drawn = series.points.dropna(subset="x")
-    names = list(drawn["x"].unique())
+    names = [*series.ticks] or list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
     shift = 0.3 * ((lines.index(points["line"].iloc[0]) + 0.5) / len(lines) - 0.5)
     rotated = sum(map(len, names)) > min(_MOST_LETTERS, 0.7 * _width_of(axes) / LETTER)

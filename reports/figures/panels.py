@@ -57,6 +57,7 @@ class Series:
         styles: method -> how it is drawn, as in `reports.tables.names.Names`.
         zero: whether there is a line at y = 0.
         one_scale: whether all panels share their y axis.
+        ticks: texts of "values" in the order of the x axis; () for that of the points.
     """
 
     look: str
@@ -71,6 +72,7 @@ class Series:
     styles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     zero: bool = False
     one_scale: bool = False
+    ticks: tuple[str, ...] = ()
 
     def name_of(self, line: str) -> str:
         """What the legend calls a line: "FedConcat (true)" for "fedconcat (true)"."""

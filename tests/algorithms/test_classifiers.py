@@ -20,6 +20,7 @@ from algorithms.fedetf import FedETF
 from algorithms.fedgela import FedGELA, class_weights
 from algorithms.fedrod import FedRoD
 from algorithms.finetune import Finetune
+from algorithms.fusefl import FuseFL
 from algorithms.shared import calibration, tree
 from algorithms.shared.etf import random_basis, simplex
 from algorithms.shared.local_sgd import descend
@@ -483,6 +484,19 @@ def test_local_models_are_models_of_the_task(method):
             "fedrod-personal adds to a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
         ),
         (
+            lambda: FedConcatIB().init(ClsNorm().inside(toy_task())),
+            "fedconcat-ib reads label distributions from a linear classifier with a bias, but NormalisedOfStages has none; use "
+            "another model.",
+        ),
+        (
+            lambda: FedConcat(classifier_init="clusters").init(ClsNorm().inside(toy_task())),
+            "fedconcat joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+        ),
+        (
+            lambda: FuseFL(blocks=2).init(ClsNorm().inside(toy_task())),
+            "fusefl joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+        ),
+        (
             lambda: ClsNorm(FedGELA(personal_head=True)),
             "clsnorm normalises the classifier of one shared model, but fedgela-personal deploys one model per client.",
         ),
@@ -503,6 +517,11 @@ def test_without_a_head_fedbabu_trains_the_classifier_that_fedconcat_ib_reads():
     assert FedConcatIB(base=FedBabu(head_layers=0)).base.classifier == "trained"
     with pytest.raises(ValueError, match="but fedbabu trains no classifier; use another base, or fedconcat-id.$"):
         FedConcatIB(base=FedBabu())
+
+
+def test_clsnorm_takes_a_classifier_without_a_bias():
+    inside = ClsNorm().inside(ClsNorm().inside(toy_task()))
+    assert "classifier.bias" not in inside.initial_params()
 
 
 def test_names_and_options_are_one_run():

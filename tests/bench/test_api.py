@@ -315,6 +315,11 @@ def test_a_grid_that_is_not_there(results):
         api.table("sx", results)
     with pytest.raises(StoreError, match="holds no six@small, only: six@paper"):
         api.table("six", results, "small")
+    for read in (api.table, lambda grid, folder, budget: api.load_rounds(folder, grid, budget)):
+        with pytest.raises(
+            ConfigError, match="six@paper names the budget paper, but budget is small; leave one of them out"
+        ):
+            read("six@paper", results, "small")
     with pytest.raises(ValueError, match="Unknown value 'lst'. Did you mean 'last'?"):
         api.table("six", results, value="lst")
 

@@ -179,6 +179,14 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
             [{"name": "stop-early", "metric": "server-ema/accuracy"}, "server-ema"],
             "stop-early: Unknown metric 'server-ema/accuracy'.",
         ),
+        (
+            [{"name": "stop-early", "metric": "loss"}],
+            "stop-early: less loss is better; set less_is_better: true.",
+        ),
+        (
+            ["server-ema", {"name": "stop-early", "metric": "server-ema/accuracy", "less_is_better": True}],
+            "stop-early: more server-ema/accuracy is better; set less_is_better: false.",
+        ),
         ([{"decay": 0.9}], "Unknown callback 'None'. Known: local-models"),
         (3, "callbacks is a list of names, with options as {name: server-ema, decay: 0.9}, but got 3."),
         (["server-ema", "server-ema"], "callbacks names server-ema twice"),
@@ -190,8 +198,15 @@ def test_what_is_no_callback_is_refused_in_one_sentence(given, sentence):
 
 
 def test_a_run_may_be_stopped_by_a_metric_of_the_method_and_of_a_callback_that_is_named_before():
-    for metric in ("loss", "own_accuracy", "method/drift", "server-ema/accuracy"):
-        assert resolve(FLAT | {"callbacks": ["server-ema", {"name": "stop-early", "metric": metric}]})
+    for metric, less in (
+        ("loss", True),
+        ("own_accuracy", False),
+        ("method/drift", True),
+        ("method/drift", False),
+        ("server-ema/accuracy", False),
+    ):
+        stop_early = {"name": "stop-early", "metric": metric, "less_is_better": less}
+        assert resolve(FLAT | {"callbacks": ["server-ema", stop_early]})
 
 
 def test_callbacks_say_what_they_cannot_look_at():

@@ -273,6 +273,14 @@ def test_data_elbow_prints_the_curve_and_the_number_of_clusters_that_fedconcat_h
     assert len(started["first"]["models"]) == int(number)
 
 
+def test_data_elbow_has_the_clients_that_a_run_has_if_none_are_named():
+    text, named = (
+        CliRunner().invoke(app, ["data", "elbow", "digits", "feature-shift", *more]).output
+        for more in ([], ["--clients", "20"])
+    )
+    assert text == named and "K from 1 to" in text
+
+
 @pytest.mark.parametrize(("grid", "millions"), [("paper_table6", "0.6"), ("paper_table7", "1.2")])
 def test_describe_counts_the_heads_that_are_trained_on_encoders(bench, grid, millions):
     """Of 50 epochs: Table 6 has 4 classifiers and 4 decoders on 1,500 images each, Table 7 as many on 3,000."""

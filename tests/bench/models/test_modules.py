@@ -15,6 +15,7 @@ from bench import models
 from bench.config.resolve import resolve
 from bench.experiments.planning import check_engine
 from bench.models.base import BoundModel
+from bench.models.calibrated import NormalisedClassifier, wrap
 from bench.models.modules import model_of
 from bench.models.resnet import torchvision_name
 from bench.simulation.engines import refuse_loop_only
@@ -197,6 +198,19 @@ def test_batch_statistics_run_on_the_loop_engine_only():
     assert model.smallest_batch == 2 and model.depends_on_mode
     names = ("running_mean", "running_var", "num_batches_tracked")
     assert [*model.init_buffers()] == [f"body.1.norm.body_2_{name}" for name in names]
+
+
+class HalvedWhenTested(nn.Module):
+    """Gives other outputs in evaluation mode, without random numbers, buffers or batch statistics."""
+
+    def forward(self, x):
+        return x if self.training else 0.5 * x
+
+
+def test_who_wraps_a_model_knows_that_its_mode_counts():
+    model = model_of("mine", Perceptron, body=HalvedWhenTested)((1, 6, 6), NUM_CLASSES)
+    wrapped = wrap(NormalisedClassifier, model)
+    assert not model.loop_only and model.depends_on_mode and wrapped.depends_on_mode
 
 
 class Residual(nn.Module):

@@ -73,6 +73,10 @@ def test_fedcat_band_depends_on_the_dataset(dataset, band):
     assert verdict("fedcat", number("50.00", dataset=dataset), 50 - band - 0.01, None, 1) == "outside"
 
 
+def test_fedcat_says_nothing_about_other_datasets():
+    assert verdict("fedcat", number("50.00", dataset="svhn"), 50, None, 1) == ""
+
+
 @pytest.mark.parametrize(
     ("metric", "std", "band"),
     [

@@ -164,9 +164,14 @@ def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, 
     assert restored.finished
 
 
-def test_a_callback_ends_a_run_whatever_those_behind_it_find(digits):
-    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy"), digits))
+def test_a_callback_ends_a_run_and_all_look_at_the_evaluation_of_that_round(digits):
+    ema = {"name": "server-ema", "decay": 0.5}
+    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy", ema), digits))
     assert (run.round, run.result()["reason"]) == (1, "far enough")
+    assert {"moved/distance", "per-class-accuracy/0", "server-ema/accuracy"} <= run.rows[-1]["metrics"].keys()
+    short = train(Run(looked("moved", "per-class-accuracy", ema, rounds=3), digits))
+    run = train(Run(looked({"name": "moved", "stops_in": 3}, "per-class-accuracy", ema), digits))
+    assert run.rows[-1]["metrics"] == short.rows[-1]["metrics"], "each has counted the round once"
 
 
 def test_a_run_may_be_stopped_by_its_test_loss(digits):
@@ -441,16 +446,26 @@ def test_a_metric_on_any_device_is_copied_once():
     assert found == {"of/a": 1.0, "of/b": 0.5}
 
 
-def test_a_callback_that_changes_a_state_fails_the_run(digits):
-    class Zeroing(Callback):
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state["params"]["linear1.weight"].zero_(),
+        lambda state: state["params"].update({"linear1.weight": torch.zeros(64, 64)}),
+        lambda state: state.update({"params": {name: 0 * leaf for name, leaf in state["params"].items()}}),
+        lambda state: state.update({"round": 0}),
+        lambda state: state.update({"noted": 1.5}),
+    ],
+)
+def test_a_callback_that_changes_a_state_fails_the_run(digits, change):
+    class Changing(Callback):
         def after_round(self, outcome, own):
-            outcome.after["params"]["linear1.weight"].zero_()
+            change(outcome.after)
             return own, {}
 
     run = Run(looked("moved"), digits)
-    run._callbacks = {"moved": Zeroing()}
-    line = Zeroing.after_round.__code__.co_firstlineno
-    said = rf"^The callback moved has changed a state \(after_round in test_callbacks.py, line {line}\), but .* by .clone\(\)"
+    run._callbacks = {"moved": Changing()}
+    line = Changing.after_round.__code__.co_firstlineno
+    said = rf"^The callback moved has changed a state \(after_round in test_callbacks.py, line {line}\), but .* by \.clone\(\)"
     with pytest.raises(HookError, match=said):
         run.step()
 

@@ -236,7 +236,7 @@ def test_a_test_loss_that_overflows_is_divergence_too(digits, monkeypatch):
     monkeypatch.setattr("bench.simulation.run.measure", lambda task, deployed: scores)
     run = train(digits)
     assert run.result()["reason"] == "the test loss was not finite after round 1"
-    assert "loss" not in run.rows[0]
+    assert "loss" not in run.rows[0] and run.deployed is None
 
 
 def test_peak_memory_is_that_of_the_run_not_of_the_process(digits):

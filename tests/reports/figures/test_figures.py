@@ -211,15 +211,19 @@ def test_by_setting_shows_the_values_in_the_order_of_the_grid_and_others_as_a_le
     assert line(best, "CIFAR-10, #C = 2", "fedavg") == [(None, 43.0, 1.0)]
 
 
-def test_values_stand_in_the_order_of_the_grid_also_where_the_first_line_lacks_some(store, trained):
-    store.report |= {"rows": ["algorithm"], "columns": "partition", "compared": ["algorithm"]}
+@pytest.mark.parametrize("rows", [["algorithm"], ["algorithm", "clients"]])
+def test_values_stand_in_the_order_of_the_grid_also_where_the_first_line_or_panel_lacks_some(store, trained, rows):
+    store.report |= {"rows": rows, "columns": "partition", "compared": ["algorithm"]}
     for partition, scores in (("label-2", (None, 0.3)), ("dir-0.1", (0.5, 0.4)), ("iid", (0.6, 0.7))):
-        for algorithm, score in zip(("fedavg", "fedprox"), scores, strict=True):
-            store.add(f"cifar10 {partition}", algorithm, [score])
+        for number, (algorithm, score) in enumerate(zip(("fedavg", "fedprox"), scores, strict=True)):
+            clients = 20 + 20 * number * (len(rows) - 1)
+            store.add(f"cifar10 {partition}", algorithm, [score], clients=clients, config={"clients": clients})
     found = numbers(store, {"kind": "by-setting", "setting": "partition"})
-    assert list(found.points["panel"].unique()) == ["CIFAR-10"], "an axis names the panel, or the dataset does"
-    assert [*found.points["x"].unique()] == ["#C = 2", "Dir(0.1)", "IID"]
-    assert [x for x, *_ in line(found, "CIFAR-10", "fedavg")] == ["Dir(0.1)", "IID"]
+    assert len(found.points["panel"].unique()) == len(rows)
+    assert found.ticks == ("#C = 2", "Dir(0.1)", "IID")
+    assert [x for x, *_ in line(found, found.points["panel"].iloc[0], "fedavg")] == ["Dir(0.1)", "IID"]
+    for axes in figures.draw(found).axes:
+        assert [label.get_text() for label in axes.get_xticklabels()] == [*found.ticks]
 
 
 def test_the_std_of_a_single_run_is_not_called_one_over_seeds(store, trained):

@@ -22,6 +22,7 @@ from tests.support.alone import run_jobs_alone
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page.stem == "own-figure")
 PROBES = "return [Probe(self.kind, number) for number in rounds_of(self.rounds, rounds)]"
 GRID = manual.named_files()["drift.yaml"]
+REACHED = "{name: stop-early, metric: loss, less_is_better: true, target: 2.28}"  # in the second round
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_a_kind_in_one_file_is_measured_and_drawn(bench, tmp_path, monkeypatch):
 
 def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_has(bench, tmp_path, monkeypatch):
     use(tmp_path, monkeypatch)
-    falls = "callbacks: [{name: stop-early, metric: loss, patience: 1}]"  # it never gets larger: the second round is the last
+    falls = f"callbacks: [{REACHED}]"
     (tmp_path / "drift.yaml").write_text(GRID.replace("rounds: 3}", f"rounds: 3, {falls}}}"))
     code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
     assert (
@@ -85,7 +86,7 @@ def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_h
 
 def test_what_cannot_say_what_it_needs_of_a_run_that_has_ended_early_costs_itself_alone(bench, tmp_path, monkeypatch):
     use(tmp_path, monkeypatch, DRIFT.replace(PROBES, f"assert rounds == 3\n        {PROBES}"))
-    falls = "callbacks: [{name: stop-early, metric: loss, patience: 1}]"
+    falls = f"callbacks: [{REACHED}]"
     (tmp_path / "drift.yaml").write_text(GRID.replace("rounds: 3}", f"rounds: 3, {falls}}}"))
     code, text = bench("run", "--grid", str(tmp_path / "drift.yaml"))
     assert code == 0 and "not measured: Drift in mylab/figures/drift.py failed in line 18: AssertionError" in text
