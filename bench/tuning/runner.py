@@ -174,9 +174,8 @@ class ConfigurationRecorder(TrialRecorder):
             self.start(trial)
         configuration = next(iter(search.search.runs(params)))
         self._deaths[configuration] += deaths
-        if (
-            self._deaths[configuration] <= RETRIES
-        ):  # Tune counts deaths of machines, too, and gives up at once between trials
+        # Not Tune's own limit: it counts deaths of machines, too, and gives up at once between two trials.
+        if self._deaths[configuration] <= RETRIES:
             self.put_back(trial)
             return
         result = given_up(text, self._deaths[configuration], self.store, f"configuration {search.name_of(params)}")
