@@ -109,10 +109,12 @@ def test_commands_of_the_manual_name_exactly_the_committed_runs():
     named, stored = defaultdict(set), {}
     for options in map(manual.check_bench, runs):
         store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
-        start, overrides = f"{options['grid']}@{options['budget'] or 'paper'}", given.read_set(options["set_"])
-        labels = [label for label in store.grids() if re.match(rf"{re.escape(start)}(\+|$)", label)]
+        start, overrides = f"{options['grid']}( v2)?@{options['budget'] or 'paper'}", given.read_set(options["set_"])
+        labels = [label for label in store.grids() if re.match(rf"{start}(\+|$)", label)]
         labels = [label for label in labels if store.grid(label).get("overrides", {}) == overrides]
-        (label,) = [label for label in labels if ("tuned=validation" in label) == is_tuned]
+        label, *_ = sorted(label for label in labels if ("tuned=validation" in label) == is_tuned)[
+            ::-1
+        ]  # version 1 first
         key = str(store.folder), label
         stored[key], cells = store.grid(label)["cells"], manual.cells_of(options["grid"], options)
         configs = chosen_configs(cells, stored[key]) if is_tuned else [cell.config for cell in cells]
