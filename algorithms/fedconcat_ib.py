@@ -11,9 +11,8 @@ from typing import Literal, cast, get_args
 from torch import Tensor
 
 import algorithms
-from algorithms import Algorithm, RoundBased, Task, Tree, one_of, registered
+from algorithms import Algorithm, RoundBased, State, Task, Tree, one_of, registered
 from algorithms.fedavg import FedAvg
-from algorithms.shared.base import State
 from algorithms.shared.checks import linear_classifier
 from algorithms.shared.concatenation import Concatenation, FirstStage
 from algorithms.shared.label_clusters import LabelClusters, by_labels, check_base

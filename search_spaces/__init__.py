@@ -77,13 +77,14 @@ class Parameter(BaseModel):
         return isinstance(self.low, int) and isinstance(self.high, int) and all(isinstance(v, int) for v in self.grid)
 
     def values(self, searcher: str) -> Sequence[Any]:
-        """What a searcher can propose, but for a range of real numbers."""
-        return self.grid if searcher == "grid" or self.low is None else range(int(self.low), int(self.high or 0) + 1)
+        """What a searcher can propose; () for a range of real numbers, which cannot be listed."""
+        if searcher == "grid" or self.low is None:
+            return self.grid
+        return range(int(self.low), int(self.high or 0) + 1) if self.is_whole else ()
 
     def size(self, searcher: str) -> float:
         """Number of values that a searcher can propose, infinite for a range of real numbers."""
-        is_finite = searcher == "grid" or self.low is None or self.is_whole
-        return len(self.values(searcher)) if is_finite else math.inf
+        return len(self.values(searcher)) or math.inf
 
     def origin(self, searcher: str) -> str:
         """Origin of the values: grids come from papers, ranges around them from this project."""

@@ -110,7 +110,7 @@ class Search:
         return math.prod(parameter.size(self.searcher) for parameter in self.space.values())
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """The configurations of the grid, in its order; of other searchers those of the space, which must be finite."""
+        """The configurations of the grid, in its order; of other searchers those of a finite space."""
         for values in itertools.product(*(parameter.values(self.searcher) for parameter in self.space.values())):
             yield dict(zip(self.space, values, strict=True))
 
