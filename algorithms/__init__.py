@@ -126,7 +126,7 @@ def load(name: str) -> "type[Algorithm]":
     """
     entry = REGISTRY.find(name)
     try:
-        method, where = entry.load(), f"{entry.target} in {entry.place}"
+        method = entry.load()
     except ValueError as error:
         package, _, once = str(getattr(error.__cause__, "name", "")).rpartition(".")
         now = f"algorithms.shared.{_MOVED.get(once, once)}"
@@ -136,7 +136,14 @@ def load(name: str) -> "type[Algorithm]":
                 f"{now} now."
             ) from error
         raise
-    options = own_options(entry, method)
+    _require_right(entry, method)
+    return method
+
+
+@functools.cache  # a grid loads each class for each of its cells
+def _require_right(entry: Entry, method: Any) -> None:
+    """Raises ValueError with what `load` names."""
+    options, where = own_options(entry, method), f"{entry.target} in {entry.place}"
     if earlier := [
         f"{once} to {now}" for once, now in _RENAMED.items() if hasattr(method, once) and once not in options
     ]:
@@ -144,10 +151,8 @@ def load(name: str) -> "type[Algorithm]":
     require_hooks(entry, method, "RoundBased", "init", "step", "deploy")
     if untyped := _untyped(entry, method):
         raise ValueError(untyped)
-    return method
 
 
-@functools.cache  # as `require_hooks`
 def _untyped(entry: Entry, method: Any) -> str:
     """A sentence about a value in the classes of a file that would be an option if it had a type; "" if there is none.
     What a base class knows is set, and what is written in capitals is a constant."""
@@ -193,7 +198,9 @@ def name_of(method: "Algorithm") -> str:
     found = {}
     for name, entry in REGISTRY.items():
         # Two files may have a class of one name; that of a method has been imported.
-        if entry.loaded is type(method) and all(getattr(method, key) == own for key, own in entry.options.items()):
+        if entry.target != type(method).__name__ or entry.loaded is not type(method):
+            continue
+        if all(getattr(method, key) == own for key, own in entry.options.items()):
             found[name] = len(entry.options)
     return max(found, key=lambda name: found[name], default=type(method).__name__)
 

@@ -15,7 +15,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,6 +169,9 @@ class Registry(Mapping[str, Entry]):
     def __getitem__(self, name: str) -> Entry:
         return self._entries[name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
@@ -177,6 +180,9 @@ class Registry(Mapping[str, Entry]):
 
     def values(self) -> ValuesView[Entry]:
         return self._entries.values()  # without looking for folders again for each name
+
+    def items(self) -> ItemsView[str, Entry]:
+        return self._entries.items()  # likewise
 
     def find(self, name: str) -> Entry:
         """The thing of a name, or of an alias.

@@ -20,6 +20,18 @@ from datasets import cache
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of `-m` are chosen
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the params of a test marked `slow_but_first`, all but the first are slow."""
+    tried = set[str]()
+    for item in items:
+        if item.get_closest_marker("slow_but_first") and not item.get_closest_marker("slow"):
+            test = item.nodeid.partition("[")[0]
+            if test in tried:
+                item.add_marker(pytest.mark.slow)
+            tried.add(test)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def notes_of_reports(tmp_path_factory) -> Iterator[None]:
     """What reports note in the cache of the user who runs the tests would stay there for ever."""

@@ -418,6 +418,7 @@ def test_boards_with_a_method_of_ones_own_extend_those_of_ours(files, name, own,
     assert grid.report.columns == "partition" and grid.stored_name == f"with_{name} v2"
 
 
+@pytest.mark.slow
 def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(files):
     content = yaml.safe_load((files / "mu.yaml").read_text())
     assert len(expand(load_grid("mu.yaml"), "paper")) == 2 * 3 * (1 + 4 + 1)
@@ -526,6 +527,7 @@ def test_the_transform_of_the_manual_trains_a_run(example):
 # A model of one's own
 
 
+@pytest.mark.slow
 def test_the_model_of_the_manual_trains_and_its_code_is_that_of_its_runs(tmp_path, example):
     assert (models.title_of("vit"), models.describe("vit")) == ("ViT", "A vision transformer on patches of 4x4 pixels.")
     given = {"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 3, "rounds": 6, "model": "vit"}
@@ -541,6 +543,7 @@ def test_the_model_of_the_manual_trains_and_its_code_is_that_of_its_runs(tmp_pat
 # Notebooks
 
 
+@pytest.mark.slow
 def test_the_notebook_of_the_manual_runs_and_shows_what_the_page_says(tmp_path, monkeypatch, capsys):
     matplotlib.use("Agg")
     (tmp_path / "docs").symlink_to(DOCS)  # results are read from there, and the figure is written beside it

@@ -138,7 +138,7 @@ def wrapped(
     Raises:
         ConfigError: if there is no such wrapper, or it does not fit.
     """
-    if wrapper["name"] not in wrappers():
+    if not is_wrapper(wrapper["name"]):
         raise ConfigError([unknown("wrapper", wrapper["name"], wrappers())])
     settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
     return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
@@ -146,7 +146,12 @@ def wrapped(
 
 def wrappers() -> list[str]:
     """Names of the methods that go around another one."""
-    return [name for name in algorithms.REGISTRY if "base" in options_of(name)]
+    return [*filter(is_wrapper, algorithms.REGISTRY)]
+
+
+def is_wrapper(name: object) -> bool:
+    """Whether a method goes around another one."""
+    return is_method(name) and "base" in options_of(name)
 
 
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:

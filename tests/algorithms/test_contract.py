@@ -16,7 +16,9 @@ from bench.contract.cases import Case
 from bench.contract.checks import (
     CHECKS,
     batch_norm_is_trained_and_its_statistics_move,
+    both_engines_agree,
     every_option_has_an_effect,
+    is_trained,
     what_a_run_costs_is_known_before,
 )
 from bench.contract.toy import toy_task, train
@@ -29,6 +31,7 @@ OPTIONS = {name: (name, {}) for name in algorithms.REGISTRY} | {
     "fedconcat-two-models": ("fedconcat", {"models": "mlp+fedcollab-mlp"}),
     "fedconcat-id-two-models": ("fedconcat-id", {"models": "mlp+fedcollab-mlp", "inference_round": "before"}),
 }
+FAST = (is_trained, both_engines_agree)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -49,14 +52,14 @@ def case_of(name: str, **options) -> Case:
 def cases() -> list:
     """Every method in every check, all checks of a method one after another, since they share what is trained.
 
-    Of the circumstances of a check, such as shares of clients, the fast tests try the first, and all for one method of each
-    kind.
+    The fast tests try all of them for one method of each kind; for the others, those of `FAST` in the first of their
+    circumstances, such as shares of clients.
     """
     found = []
     for key in OPTIONS:
         tried = set()
         for check in CHECKS:
-            slow = check.function in tried and key not in kinds.METHODS
+            slow = key not in kinds.METHODS and (check.function in tried or check.function not in FAST)
             tried.add(check.function)
             said = "-".join([key, check.function.__name__, *map(str, check.given.values())])
             found.append(pytest.param(key, check, marks=[pytest.mark.slow] if slow else [], id=said))
@@ -98,6 +101,7 @@ DEPLOYING = [
 ]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("participation", [0.4, 1.0])
 @pytest.mark.parametrize(("name", "options", "examples"), DEPLOYING)
 def test_gradients_that_are_computed_in_order_to_deploy_count(name, options, examples, participation):

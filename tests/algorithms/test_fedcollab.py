@@ -281,6 +281,7 @@ def test_traffic_is_a_bound_where_discriminators_stop_early():
 # Features
 
 
+@pytest.mark.slow
 def test_divergences_of_features_are_kept_for_what_the_file_holds(tmp_path):
     task = toy_task(sizes=(80, 84, 90), shape=(3, 8, 8))
     task = replace(task, cache_dir=tmp_path / "derived", data_dir=tmp_path)

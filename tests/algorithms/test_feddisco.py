@@ -112,6 +112,7 @@ def test_equal_discrepancies_are_an_offset_that_makes_weights_more_equal_or_less
 # Around a base
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("base", BASES, ids=str)
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 def test_without_discrepancy_and_offset_it_is_the_base(base, engine):

@@ -137,6 +137,7 @@ def test_options_of_fedrcl_act_as_they_say():
 STAGED = [name for name in models.REGISTRY if issubclass(models.load(name), Staged)]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", STAGED)
 def test_stages_lead_from_images_to_logits_and_from_each_level(name):
     """Bit for bit, in evaluation mode; the last output are the features."""

@@ -16,7 +16,7 @@ from algorithms.shared.base import Algorithm, State
 from bench.config.resolve import wrappers
 from bench.simulation.evaluation import evaluate
 from bench.simulation.task import Task
-from tests.support import manual
+from tests.support import kinds, manual
 from tests.support.pairs import NEEDED, SIZES, pair, refusal, rounds_for
 from tests.support.toy import toy_task, train
 
@@ -37,7 +37,7 @@ def short_calibrations():
         yield
 
 
-@pytest.mark.parametrize("base", algorithms.REGISTRY)
+@pytest.mark.parametrize("base", kinds.others_slow(algorithms.REGISTRY))
 def test_every_pair_trains_with_both_or_is_refused_and_the_manual_says_so(base):
     found = {wrapper: outcome(wrapper, base) for wrapper in wrappers()}
     (row,) = [cells for cells in manual.table(METHODS, "base") if base in manual.codes(cells[0])]

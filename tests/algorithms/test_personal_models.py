@@ -221,6 +221,7 @@ def test_absent_clients_of_fedala_keep_their_weights_and_metrics_are_noted():
     assert state["metrics"]["ala_epochs"] > 0 and state["metrics"]["ala_weight"] < 1
 
 
+@pytest.mark.slow_but_first
 @ENGINES
 def test_epochs_of_fedala_count_among_the_examples_and_a_run_is_known_to_have_no_more(engine):
     """Parts of 0.6 of 13 and 5 examples are 8 and 3. A first use that never ends has 100 epochs, a later one has one."""
@@ -356,6 +357,7 @@ def test_mixed_weights_and_mixed_logits_are_two_methods(mix, name, monkeypatch):
     close(bound(deployed["params"], data.x), expected[f"yhat_mixed_{name}"], tolerance)
 
 
+@pytest.mark.slow_but_first
 @kinds_of_tasks
 @pytest.mark.parametrize("options", [{"alpha": 0.0}, {"alpha": 0.7}, {"adaptive": True}, {"mix": "logits"}], ids=str)
 def test_the_shared_model_of_apfl_is_that_of_fedavg(task_of, options):

@@ -94,6 +94,7 @@ def check_equal(name: str, folder: Folder, **options) -> None:
         assert scores == known
 
 
+@pytest.mark.slow_but_first
 @every_method
 @both_engines
 def test_a_run_on_a_device_has_the_numbers_of_the_cpu_through_save_and_resume(name, engine, tmp_path, groups_at_once):
@@ -108,6 +109,7 @@ def test_so_have_runs_with_other_inputs(name, model, engine, tmp_path, groups_at
     check_equal(name, Folder(tmp_path), engine=engine, **MODELS[model])
 
 
+@pytest.mark.slow
 def test_augmented_images_have_the_numbers_of_the_cpu(tmp_path):
     for engine in ENGINES:
         check_equal("fedavg", Folder(tmp_path), engine=engine, **MODELS["rotated"] | {"noise": 0.1, "own_tests": True})
@@ -130,6 +132,7 @@ def more(few: Counter, many: Counter) -> dict:
     return {what: (few[what], count) for what, count in many.items() if count > few[what]}
 
 
+@pytest.mark.slow_but_first
 @every_method
 @both_engines
 def test_no_local_step_waits_for_the_device(name, engine):

@@ -84,6 +84,7 @@ def test_a_file_that_cannot_be_used_is_named_with_its_line(register, before, aft
         algorithms.load("mine")
 
 
+@pytest.mark.slow
 def test_methods_get_what_they_need_from_the_package_itself():
     """Before it is asked for a name that needs torch, it imports none of them."""
     asked = "import algorithms, sys; assert 'torch' not in sys.modules; algorithms.RoundBased, algorithms.tree.add"

@@ -684,6 +684,7 @@ SAME = [
 ]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method, known", SAME, ids=repr)
 def test_at_special_options_it_is_a_known_method(method, known, engine):

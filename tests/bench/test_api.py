@@ -66,6 +66,7 @@ def one(frame: pd.DataFrame, **wanted) -> pd.Series:
 # Runs and rounds
 
 
+@pytest.mark.slow
 def test_a_row_of_runs_is_what_its_files_say(results):
     runs, store = api.load_runs(results), Store(results)
     assert set(runs["run"]) == set(store.records()) and len(runs) == 8
@@ -85,6 +86,7 @@ def test_a_row_of_runs_is_what_its_files_say(results):
     assert "own_accuracy_last" not in runs and "base_seconds" not in runs, "no run has one"
 
 
+@pytest.mark.slow
 def test_options_are_columns_that_name_their_method(results):
     runs = api.load_runs(results)
     assert one(runs, algorithm="fedprox", seed=0)["fedprox.mu"] == 0.1
@@ -332,6 +334,7 @@ def measured(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.drop(columns=["seconds", "examples_per_second"]).reset_index(drop=True)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox"])
 @pytest.mark.parametrize("wrapper", ["none", "ccvr"])
 def test_a_played_run_has_the_id_and_the_numbers_of_the_stored_one(results, wrapper, algorithm):

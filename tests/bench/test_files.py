@@ -17,6 +17,7 @@ def of_aliases(first: str, form: str, levels: int = 30) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -70,6 +70,7 @@ def test_every_form_of_an_import_counts(statement, tmp_path, monkeypatch):
     assert found == {"algorithms/mine.py", "algorithms/moon.py", "algorithms/tree.py"} | inside
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("changed", "counts"),
     [

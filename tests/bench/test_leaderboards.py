@@ -63,6 +63,7 @@ def test_every_method_with_one_shared_model_is_on_a_board():
     assert {*on_board["leaderboard_mnist"]} == {*on_board["leaderboard_cifar10"]} < {*on_board["leaderboard_fmnist"]}
 
 
+@pytest.mark.slow
 def test_fens_has_a_rival_on_the_same_models_and_all_others_start_alike():
     starts: dict[tuple, set[str]] = {}
     for cell in cells_of("leaderboard_oneshot"):
@@ -127,6 +128,7 @@ def test_boards_compare_configurations_on_three_seeds(name):
     assert load_grid(name).search_seeds == [0, 1, 2]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("budget", ["paper", "small", "smoke"])
 def test_fedcat_ends_with_a_model_and_is_evaluated_where_it_has_one(name, budget):
@@ -221,6 +223,7 @@ def test_fedvls_has_the_settings_of_the_paper_and_those_of_its_code_by_a_switch(
     assert len(own) == PUBLISHED_SETTINGS * 3 and len(released) == len(paper)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("dataset", "model"), [("cifar10", "mobilenetv2"), ("cifar10", "resnet18"), ("cifar100", "mobilenetv2")]
 )

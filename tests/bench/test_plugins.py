@@ -225,6 +225,7 @@ def test_the_option_may_stand_before_and_behind_the_command():
     assert given(["speed", "--", "--plugins", "a"]) == ["speed", "--", "--plugins", "a"]
 
 
+@pytest.mark.slow
 def test_workers_of_a_cluster_import_what_was_sent_and_look_nowhere_else(lab, tmp_path):
     """There the folders of the command do not exist, or are others."""
     lab({"algorithms/fedmine.py": method_files.RUNNABLE})

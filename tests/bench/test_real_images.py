@@ -26,6 +26,7 @@ def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
     assert "Budget smoke is not the paper's" in table and "Data: CIFAR-10 from image folders" in table
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "dataset, settings",
     [
@@ -45,6 +46,7 @@ def test_other_real_images_train_too(real_data, dataset, settings):
     assert run.task.federation.input_shape == ((1, 28, 28) if dataset == "mnist" else (3, 32, 32))
 
 
+@pytest.mark.slow
 def test_a_model_learns_real_handwriting(real_data):
     settings = {"dataset": "mnist", "partition": "iid", "clients": 5, "rounds": 3, "local_epochs": 2, "lr": 0.05}
     config = resolve({"algorithm": "fedavg", **settings, "train_examples": 5000, "test_examples": 1000})
@@ -59,6 +61,7 @@ def load_tiny(real_data):
     return datasets.load("tinyimagenet", real_data, image_size=32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedconcat", "fedconcat-id"])
 def test_the_path_of_large_models_on_real_tiny_imagenet(real_data, method):
     """Table 3 at a tiny scale: ResNet-50, partial participation, balanced clusters, classifier from theirs."""
@@ -83,6 +86,7 @@ def test_the_path_of_large_models_on_real_tiny_imagenet(real_data, method):
     assert all(counter > 3 for counter in counters)  # running statistics went on moving in the classifier rounds
 
 
+@pytest.mark.slow
 def test_one_training_step_of_the_full_resnet50_on_real_tiny_imagenet(real_data):
     settings = {"clients": 20, "local_steps": 1, "batch_size": 64, "test_examples": 20, "train_examples": 1280}
     config = resolve(
@@ -100,6 +104,7 @@ def test_one_training_step_of_the_full_resnet50_on_real_tiny_imagenet(real_data)
     )
 
 
+@pytest.mark.slow
 def test_inferred_labels_correlate_with_the_true_ones_on_real_handwriting(real_data):
     settings = {"dataset": "mnist", "partition": "label-2", "clients": 20, "classifier_rounds": 1}
     subset = {"train_examples": 4000, "test_examples": 100, "num_clusters": 5, "encoder_rounds": 1}

@@ -162,6 +162,7 @@ def test_nists_images_get_the_labels_of_by_class_and_leafs_size(tmp_path, monkey
     assert {image.tobytes() for image in dataset.train.images} <= expected
 
 
+@pytest.mark.slow
 def test_made_files_are_the_same_each_time_and_are_not_made_again(tmp_path):
     for name in ("one", "two"):
         write_leaf(tmp_path / name / "femnist", {"all_data/all_data_0.json": {f"w{k}": 110 for k in range(40)}})

@@ -110,6 +110,7 @@ def test_every_golden_cell_is_listed():
     assert len(list(golden_cells())) == 3 * (3 * 8 + 2 * 4)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("dataset", "num_clients", "name", "seed", "expected"), list(golden_cells()))
 def test_counts_equal_the_golden_values(dataset, num_clients, name, seed, expected):
     labels, num_classes = labels_of(dataset), len(CLASS_COUNTS[dataset])
@@ -442,6 +443,7 @@ def test_regions_of_one_client_are_the_clients_of_dir():
 # Clients of equal size, whose label shares are drawn
 
 
+@pytest.mark.slow
 def test_label_shares_of_clients_of_equal_size_are_those_of_a_dirichlet_distribution():
     """Of the first of 200 clients, in 300 partitions: the mean share of a label is 1/4, and shares vary as those of 20 draws of
     labels by q ~ Dir(b): b 4 = 2 gives 3/16 (1 / (2 + 1) + 2 / (2 + 1) / 20)."""

@@ -37,6 +37,7 @@ def commands_for_examples(command: str) -> list[list[str]]:
     return [words for words in words if words[:1] == [command] and "--results-dir docs/examples" in " ".join(words)]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
 def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
     copy = tmp_path / "store"
@@ -80,6 +81,7 @@ def assert_alike(*figures: Path) -> None:
     assert found.shape == expected.shape and abs(found - expected).mean() < 0.002, figures[0].name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", commands_for_examples("tune"), ids=" ".join)
 def test_committed_searches_follow_from_the_committed_records(words, tmp_path, monkeypatch, real_data):
     """The command that the manual gives trains nothing, and writes the same tables and figures."""

@@ -71,6 +71,7 @@ def record_of_clients(accuracy: float) -> dict:
     return {"status": "done", "summary": {"last": {"own_accuracy": accuracy}}, "client_accuracies": [accuracy] * 20}
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", TABLES)
 def test_the_published_layout_is_this_file(name):
     assert latex.render(published(name)) == (GOLDEN / f"{name}.tex").read_text(encoding="utf-8")
@@ -80,6 +81,7 @@ def test_the_published_layout_is_this_file(name):
 PRINTED = json.loads(Path(__file__).with_name("fedconcat_tables.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("number", PRINTED)
 def test_rows_columns_numbers_and_bold_are_those_of_the_paper(number):
     lines = [line for line in markdown.render(published(f"paper_table{number}")).splitlines() if line.startswith("|")]
@@ -115,6 +117,7 @@ def test_the_best_of_the_others_says_of_how_many_it_is(store):
     assert lines[-1] == "- †: best of 1/2."
 
 
+@pytest.mark.slow
 def test_the_tables_of_fedcollab_have_its_metrics_and_no_gain_of_the_reference():
     text = latex.render(published("fedcollab_table1"))
     assert r"Method & Acc $\uparrow$ & IPR $\uparrow$ & RSD $\downarrow$ & Acc" in text
@@ -146,6 +149,7 @@ def test_captions_name_the_value_of_every_axis_that_the_table_leaves_out(store):
     assert paper_of(store)[-1].startswith("#C = 2, clients=40; accuracy in percent")
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", TABLES)
 def test_the_published_layout_compiles(name, tmp_path):
     (tmp_path / "paper.tex").write_text(latex.render_document(published(name)), encoding="utf-8")
@@ -179,6 +183,7 @@ def compiled(text: str, folder: Path, layout: str = "twocolumn") -> str:
 SIDEWAYS = "is set sideways, because upright its letters would be too small"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_published_layouts_fit_the_papers_of_conferences(layout, tmp_path):
     said = compiled("".join(latex.render(published(name)) for name in TABLES), tmp_path, layout)
@@ -194,6 +199,7 @@ EXAMPLES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tables_of_the_examples_fit_the_papers_of_conferences(layout, tmp_path):
     """With footnotes, and those that are longer than a page."""

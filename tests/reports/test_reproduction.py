@@ -31,6 +31,7 @@ def committed():
     return find_measured(stores_in(EXAMPLES), PLANS)
 
 
+@pytest.mark.slow
 def test_the_page_follows_from_the_committed_results(committed):
     before, after = page.around(PAGE)
     said = PAGE.read_text().removeprefix(before).removesuffix(after)
@@ -287,6 +288,7 @@ def test_measured_numbers_count_without_a_verdict(store):
     assert count_tables(found, "fedconcat", PLANS)["7"] == Count(8, 8, complete=8)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("paper", papers())
 def test_results_that_equal_the_published_ones_agree_in_every_row_of_every_table(paper):
     """Ties in print included: two rows of FedConcat have equal means alone, and no winner."""
@@ -335,6 +337,7 @@ def test_a_run_counts_in_every_table_that_prints_its_number(tmp_path):
     assert "**2 of" in (text := page.render(found, PLANS)) and ", by 1 run; 1 different number, since" in text
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "name",
     ["ccvr_table2", "fedcat_table3", "fedvls_table", "paper_table5", "paper_table9", "paper_table12", "paper_table13"],

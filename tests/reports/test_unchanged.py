@@ -113,6 +113,7 @@ def rename(store: Store) -> None:
     store.write_grid(LABEL, store.grid(LABEL) | {"title": "Another title"})
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("change", [finish_last, measure, damage, rename])
 def test_a_page_is_made_again_when_a_run_a_measurement_or_the_grid_has_changed(store, made, change):
     before = write(store)["html"].read_text()
@@ -122,6 +123,7 @@ def test_a_page_is_made_again_when_a_run_a_measurement_or_the_grid_has_changed(s
     assert after == api.render(store.folder, "quickstart", "paper", format="html")
 
 
+@pytest.mark.slow
 def test_a_page_is_made_again_by_other_code_and_with_other_options(store, made, monkeypatch):
     write(store)
     write(store, value="best")
@@ -146,6 +148,7 @@ def test_the_digest_of_the_code_depends_on_templates_published_values_and_librar
     assert len(digests) == 5
 
 
+@pytest.mark.slow
 def test_a_note_that_is_no_note_counts_as_none(store, made, cache):
     write(store)
     for path in (cache / "reports").iterdir():

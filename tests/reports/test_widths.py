@@ -21,6 +21,7 @@ def texts_of(figure) -> list:
     return [text for text in figure.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("panels", [1, 4])
 @pytest.mark.parametrize("name", [None, *widths.TEMPLATES])
 def test_figures_have_the_width_that_is_asked_for_and_letters_of_7_points(panels, name):

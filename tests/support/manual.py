@@ -41,6 +41,7 @@ _OTHERS = (
     "python -m pip install uv",
     "export SKEWBENCH_PLUGINS=",
 )  # to get the code, what installs packages, and a variable that is read
+_EXPANDED: dict[str, list[Cell]] = {}
 
 
 class Block(NamedTuple):
@@ -157,10 +158,11 @@ def cells_of(grid: str | None, options: dict) -> list[Cell]:
         spec = single({key: options[key] for key in ("algorithm", "dataset", "partition")}, seeds or [0])
     replaced = dict(pair.split("=") for pair in options.get("substitute") or [])
     overrides = given.read_set(options.get("set_"))
-    cells = expand(
-        spec, options.get("budget") or "paper", overrides=overrides, seeds=seeds, missing=replaced, substitutes=replaced
-    )
-    return select(cells, given.read_only(options.get("only")))
+    budget, here = options.get("budget") or "paper", (*plugins.folders(), os.getcwd())
+    key = repr((spec, budget, overrides, seeds, replaced, here))
+    if key not in _EXPANDED:  # most commands choose a few cells of a grid that another one has expanded
+        _EXPANDED[key] = expand(spec, budget, overrides=overrides, seeds=seeds, missing=replaced, substitutes=replaced)
+    return select(_EXPANDED[key], given.read_only(options.get("only")))
 
 
 def _check_pytest(arguments: list[str]) -> None:

@@ -37,6 +37,7 @@ def everyone(task):
 # Engines, purity, resuming: the contract, with options beside their defaults
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("method", VARIANTS, ids=str)
 @pytest.mark.parametrize(
     "how",

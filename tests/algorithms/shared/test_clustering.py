@@ -58,6 +58,7 @@ def test_elbow_of_a_curve_worked_out_by_hand():
     assert elbow_of([5, 5, 5]) == elbow_of([3]) == 1
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "examples, partition, found",
     [

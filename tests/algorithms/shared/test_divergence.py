@@ -156,6 +156,7 @@ def network(tmp_path_factory):
     return load("w.pth", folder)
 
 
+@pytest.mark.slow
 def test_with_a_network_discriminators_read_its_features_of_each_image(network, monkeypatch):
     task = toy_task(**COLOUR)
     monkeypatch.setattr(divergence, "_IMAGES", 7)

@@ -57,6 +57,7 @@ def test_a_running_mean_of_nothing_is_refused():
         RunningMean().mean()
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ALONE + WRAPPERS + OWN + CLUSTERED)
 def test_wrappers_stream_the_rounds_of_their_base_and_methods_that_conclude_rounds_themselves_do_not(name, streamed):
     task = toy_task(**settings_for(name))
@@ -71,6 +72,7 @@ def test_the_vectorised_engine_does_not_stream(streamed):
     assert not streamed
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", MEANS)
 def test_a_round_is_streamed_if_its_results_pass_the_limit(name, streamed):
     method, task = toy_method(name), toy_task()
@@ -86,6 +88,7 @@ def test_a_round_is_streamed_if_its_results_pass_the_limit(name, streamed):
     assert streamed == [5]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "named",
     [

@@ -69,6 +69,7 @@ def imported_by(*arguments: str) -> set[str]:
     return {name.partition(".")[0] for name in modules_of(*arguments)}
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list"], ["list", "algorithms"]])
 def test_help_and_list_import_neither_torch_nor_ray_nor_pandas(arguments):
     assert not imported_by(*arguments) & {"torch", "ray", "pandas", "sklearn", "matplotlib"}
@@ -89,6 +90,7 @@ def test_the_version_is_that_of_the_package(bench):
     assert bench("--version") == (0, f"skewbench {__version__}\n")
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [

@@ -21,12 +21,14 @@ def reproduction(*words) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_a_results_directory_and_a_folder_of_them_are_the_same(folder):
     code, text = reproduction(folder)
     assert code == 0 and text.startswith("**0 of ") and "| FedConcat, all " in text
     assert reproduction(folder / "one") == (0, text)
 
 
+@pytest.mark.slow
 def test_a_page_gets_what_would_be_printed(folder):
     page = folder / "page.md"
     page.write_text(f"before {BEGIN}{END} after")

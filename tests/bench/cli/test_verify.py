@@ -354,6 +354,7 @@ def test_rows_of_before_examples_in_order_to_deploy_counted_are_equal(store):
     assert verify(store.folder)[1].endswith("\n1 equal.\n")
 
 
+@pytest.mark.slow
 def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_trained_again(store):
     search = make(
         "fedavg", {"clients": 5, "rounds": 9}, searcher="random", scheduler="asha", samples=1, space="training"

@@ -69,6 +69,7 @@ def found(case: Case, function) -> str:
     return str(outcome_of(next(check for check in CHECKS if check.function is function), case))
 
 
+@pytest.mark.slow
 def test_a_method_that_is_right_passes_every_check(lab):
     lab()
     code, text = in_this_process("fedmine", command="check")

@@ -148,6 +148,7 @@ def stand_ins(folder: Path, **programs: str) -> dict[str, str]:
     return clean | job | {"SLURM_SUBMIT_DIR": str(folder), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_the_script_for_slurm_starts_one_head_and_a_node_on_each_other_machine(nodes, tmp_path):
     machines = "".join(f"echo node{number}\n" for number in range(nodes))

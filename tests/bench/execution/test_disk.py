@@ -37,6 +37,7 @@ def size(folder) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "settings",
     [
@@ -73,6 +74,7 @@ def test_estimates_agree_with_files(digits, tmp_path, settings):
         assert found.scratch == 0, "so small states are in memory"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("base", ["fedavg", "ditto"])
 def test_estimates_are_bounds_where_coalitions_are_found_in_the_run(digits, tmp_path, monkeypatch, base):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))

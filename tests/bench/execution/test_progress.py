@@ -91,6 +91,7 @@ def test_rounds_before_an_interruption_say_nothing_about_speed(clock):
     assert shown(console) == ["60 % trained (0/1 done, 1 running, 0 failed), about 1 min left"]
 
 
+@pytest.mark.slow
 def test_lines_come_of_themselves_while_a_round_lasts_and_only_without_a_terminal(monkeypatch):
     monkeypatch.setattr(progress, "_SELDOM", 0.0)
     monkeypatch.setattr(progress, "_OFTEN", 0.0)

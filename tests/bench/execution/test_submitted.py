@@ -599,6 +599,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_worker_trains_a_stored_config_alone_without_ray_and_pydantic(tmp_path):
     trained = api.run({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
     (tmp_path / "config.json").write_text(json.dumps(trained.config.canonical()))

@@ -98,6 +98,7 @@ def test_the_list_of_runs_that_wait_is_that_of_the_plan_and_says_what_a_worker_h
         assert waiting.read(store)[0].folder == str(store.folder / "repeating" / fedavg.id)
 
 
+@pytest.mark.slow
 def test_what_another_machine_cannot_know_is_refused(tmp_path):
     images = tmp_path / "mine.npz"
     np.savez(

@@ -70,6 +70,7 @@ def test_rounds_are_reported_once_and_in_order_whatever_the_rhythm(job, monkeypa
     assert one_by_one[-1].result["status"] == "done"
 
 
+@pytest.mark.slow
 def test_another_worker_goes_on_from_the_checkpoint_and_reports_everything(job, monkeypatch):
     whole = train(replace(job, checkpoint_seconds=60))
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
@@ -127,6 +128,7 @@ def test_who_starts_over_leaves_no_states_of_an_earlier_attempt_behind(job, tmp_
     assert {path.name for path in tmp_path.glob("*.pt")} == {"round-0003.pt"}, "others may be of other code"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(("engine", "used"), [("loop", "loop"), ("vectorised", "vectorised"), ("auto", "vectorised")])
 def test_a_run_is_played_on_the_engine_that_was_asked_for_and_its_record_says_so(job, engine, used):
     assert train(replace(job, engine=engine))[-1].result["engine"] == used
@@ -252,6 +254,7 @@ print(json.dumps([ended["status"], bench.execution.worker.code_version(config), 
 """
 
 
+@pytest.mark.slow
 def test_packages_need_not_lie_side_by_side(tmp_path):
     """A cluster unpacks each in a folder of its own."""
     places = {name: tmp_path / f"unpacked-{name}" for name in PACKAGES}
@@ -294,6 +297,7 @@ HOOK = """
 """
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("engine", ["vectorised", "loop"])
 @pytest.mark.parametrize(
     "line",
@@ -325,6 +329,7 @@ LOCAL_METRIC = """
 """
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("hook", "sentence"),
     [

@@ -106,6 +106,7 @@ def test_a_budget_may_replace_the_values_of_an_axis():
             make_grid("mine", settings | {"budgets": {"few": {"axes": {axis: [1]}}}})
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", grid_files.names())
 @pytest.mark.parametrize("budget", ["paper", "small", "smoke"])
 def test_every_grid_expands_at_every_budget(name, budget):
@@ -119,6 +120,7 @@ def test_every_grid_expands_at_every_budget(name, budget):
     assert all(run_id(cell["config"]) == cell["run"] for cell in described["cells"])
 
 
+@pytest.mark.slow
 def test_every_dirichlet_partition_of_the_smoke_budget_can_be_drawn():
     cells = [cell for name in grid_files.names() for cell in expand(load_grid(name), "smoke")]
     configs = [cell.config for cell in cells if cell.config.partition.startswith("dir-") and cell.config.train_examples]
@@ -160,6 +162,7 @@ def test_overrides_do_not_give_clients_to_centralized():
     assert {cell.config.rounds for cell in cells if "encoder_rounds" not in cell.config.algorithm} == {5}
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("table", "tuned", "one_point_each"),
     [
@@ -614,6 +617,7 @@ def test_a_budget_may_round_up_to_whole_cycles(grid_of):
         found(participation="x")
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("writers, size, rounds", [(180, 18, 990), (165, 17, 1003), (184, 18, 990), (4, 1, 990)])
 def test_rounds_of_fedcat_on_femnist_are_whole_cycles_whoever_the_writers_are(writers, size, rounds):
     known = dataclasses.replace(datasets.INFO["femnist"], num_writers=writers)
@@ -644,6 +648,7 @@ def test_the_grids_of_fedcat_have_72_runs_for_each_seed():
     assert len(ids["fedcat_table3"] & ids["fedcat_table1"]) == 3 * 12
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("budget", ["paper", "short", "small", "smoke"])
 def test_all_methods_of_the_fedcat_grids_train_and_are_evaluated_at_the_end_of_cycles(budget):
     for name in FEDCAT:

@@ -57,6 +57,7 @@ def test_each_section_runs_on_a_cpu(name, check, capsys):
     assert f"| {name} | " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_right_compares_every_method_on_both_engines_and_models(check):
     _, found = check("right", "resumed")
     assert found["right"]["summary"] == "8 runs compared, 0 wrong"
@@ -125,6 +126,7 @@ def test_a_check_that_could_not_compare_does_not_say_that_all_is_right(name, che
     assert check(name)[0] == 1
 
 
+@pytest.mark.slow
 def test_a_section_ends_when_its_time_is_up_and_keeps_what_it_found(check, monkeypatch):
     def endless(session):
         session.report.note("first", 1)

@@ -30,6 +30,7 @@ def greedy(divergences, num_examples):
     return search
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANGES)
 def test_coalitions_of_the_authors_are_best_in_the_known_range_of_c(name):
     setting = ORACLE[name]

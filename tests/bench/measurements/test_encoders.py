@@ -131,6 +131,7 @@ def test_losses_are_what_they_were(trained, grid, expected):
     assert owned == [[0, 2], [1, 9]], "the classes of appendix C"
 
 
+@pytest.mark.slow
 def test_figures_show_the_same_images_under_every_encoder(trained):
     pca, tsne = values_of(trained, "paper_figure5")
     assert [*pca["panels"]] == [*tsne["panels"]] == ["fe1", "fe2", "fe"]

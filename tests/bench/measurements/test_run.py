@@ -104,6 +104,7 @@ def trained_with(folder, digits, algorithm: str, keep: str):
     return store, plan.cells
 
 
+@pytest.mark.slow
 def test_without_client_states_what_reads_a_last_state_is_as_it_was(tmp_path, digits, monkeypatch):
     monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)  # client states in files, as those of large models
     (few, cells), (whole, _), (least, _) = (
@@ -283,6 +284,7 @@ def embedded(trained, digits, points: int):
     return algorithm, task, final, probing.embedding(task, algorithm, final, kept, points)
 
 
+@pytest.mark.slow
 def test_predictions_before_and_after_are_those_that_the_table_shows(trained, digits):
     count = len(digits.test.labels)
     store, _, cells = trained

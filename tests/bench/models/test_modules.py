@@ -116,6 +116,7 @@ def test_a_handwritten_network_equals_ours_bit_for_bit(method):
     assert_equal(found["params"], expected["params"])
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("options", [{}, {"dropout": 0.3}])
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedconcat", "fedper"])
 def test_a_vision_transformer_learns(method, options):

@@ -194,6 +194,7 @@ def _kinds(results: Path) -> Iterator[Path]:
     yield from found.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "damage"), [("record.json", "another number"), ("mine@full.json", "cut in the middle")]
 )
@@ -249,6 +250,7 @@ def program(tmp_path, monkeypatch) -> Command:
 STRANGE = ["../../X", "/tmp/X", "a\0b", "a\nb", "..", "\x1b[2J", ".hidden", "a/b", ""]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", STRANGE)
 @pytest.mark.parametrize("where", ["grid", "budget", "figure", "of a search"])
 @pytest.mark.parametrize("is_sealed", [True, False])
@@ -325,6 +327,7 @@ def _deep(levels: int) -> list:
     return [_deep(levels - 1)] if levels else []
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("craft", CRAFTED)
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_no_file_that_looks_right_ends_in_a_traceback(foreign, program, craft, is_sealed):
@@ -465,6 +468,7 @@ class _Code:
         return os.mkdir, (str(self._trap),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "code", "old code", "not a state", "another object"])
 def test_a_damaged_or_hostile_state_of_a_base_is_named_and_the_base_trained_again(real, tmp_path, monkeypatch, damage):
     shutil.copytree(real, tmp_path / "x")

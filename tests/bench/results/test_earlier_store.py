@@ -143,6 +143,7 @@ def test_interrupted_runs_are_continued_by_the_same_command_and_end_as_if_nothin
         assert not (results / "runs" / run / "checkpoint").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_that_time_is_continued_where_the_code_of_the_run_is_the_same(results, monkeypatch):
     """As if no file that the run imports had changed since."""
     expected = json.loads((FIXTURE / "uninterrupted.json").read_text())

@@ -178,6 +178,7 @@ def test_a_link_in_place_of_the_lock_harms_nothing(task, tmp_path):
     assert precious.read_text() == "precious"
 
 
+@pytest.mark.slow
 def test_what_a_killed_writer_left_is_removed_after_an_hour(task):
     script = f"""
 import os

@@ -375,6 +375,7 @@ def test_a_grid_that_shows_what_no_run_has_is_refused_when_it_is_read(changes, s
         make_grid("mine", GRID | changes, "mine.yaml")
 
 
+@pytest.mark.slow
 def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits, tmp_path, monkeypatch):
     grid = make_grid("mine", GRID, "mine.yaml")
     cells, store = expand(grid, "full"), Store(tmp_path / "results")

@@ -56,6 +56,7 @@ def without_times(rows):
 
 
 # Of the others the contract tests say that a state, saved and read again, goes on as the one in memory.
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", others_slow(algorithms.REGISTRY))
 def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(name, digits, tmp_path):
     settings = config(name)

@@ -60,6 +60,7 @@ def owners(dataset: Dataset) -> dict[bytes, int]:
     return {image.tobytes(): label for part in parts for image, label in zip(part.images, part.labels, strict=True)}
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("algorithm", ["fedavg", "local"])
 @pytest.mark.parametrize("name", SHIFTS)
 def test_a_run_scores_each_client_on_its_own_test_data_whatever_the_engine(name, algorithm):
@@ -79,6 +80,7 @@ def test_a_run_scores_each_client_on_its_own_test_data_whatever_the_engine(name,
     assert looped.result()["client_accuracies"] == pytest.approx(vectorised.result()["client_accuracies"], abs=1 / 50)
 
 
+@pytest.mark.slow
 def test_rich_clients_learn_their_own_shift():
     accuracies = play("concept-shift", "local", rounds=20, local_epochs=2).result()["client_accuracies"]
     assert min(accuracies[:2]) > 0.9 > max(accuracies[2:])

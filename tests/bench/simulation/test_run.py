@@ -195,6 +195,7 @@ def test_the_state_of_a_base_that_diverged_has_diverged(digits):
     assert taken.result()["status"] == "diverged"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "method, down, up",
     [("fedavg", 1, 1), ("fedprox", 1, 1), ("moon", 1, 1), ("fedrs", 1, 1), ("fedlc", 1, 1), ("fedavgm", 1, 1)]
@@ -343,6 +344,7 @@ def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_mode
         torch.testing.assert_close(leaf, run.state["params"][name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "method, kept", [("fedavg", "all"), ("moon", "deployed"), ("scaffold", "deployed"), ("local", "all")]
 )
@@ -366,6 +368,7 @@ def test_client_states_are_kept_where_they_are_deployed_or_asked_for(digits, tmp
         assert small < large / 5, "ten clients"
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("method", ["moon", "scaffold", "fednova", "local"])
 def test_local_models_can_be_kept_for_every_kind_of_method(digits, tmp_path, method):
     train(digits, tmp_path, StateRetention(final="none", local_models=(2,)), algorithm=method)

@@ -238,6 +238,7 @@ ROUND_BASED = [
 
 
 # The contract tests train all methods with batch norm, on a smaller model.
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", others_slow(ROUND_BASED))
 def test_every_method_trains_a_model_with_batch_norm_and_keeps_its_local_models(name):
     task = toy_task(sizes=(4, 8), model="resnet50", shape=(3, 8, 8), local_epochs=1, batch_size=4)

@@ -58,6 +58,7 @@ def test_a_model_starts_from_the_file_but_for_its_classifier(dataset, stored):
     assert torch.equal(params["stem.weight"], other["stem.weight"])
 
 
+@pytest.mark.slow
 def test_a_worker_plays_a_run_with_weights_from_the_data_directory(dataset, stored, tmp_path, monkeypatch):
     monkeypatch.setattr(workers.resized, "load", lambda *of: dataset)
     folder, _ = stored

@@ -266,6 +266,7 @@ def no_choices(grid: dict) -> None:
         del cell["tuned"]
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -84,6 +84,7 @@ def test_a_method_whose_options_no_space_has_is_named_before_the_search(tmp_path
     assert sentences("fedmine", space=f"own,training,fedmine={tmp_path / 'mine.yaml'}") == []
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", search_spaces.names())
 def test_every_space_is_about_training_and_options_of_its_method(name):
     method = "fedavg" if name == "training" else OF_PAPERS.get(name, name)
@@ -93,6 +94,7 @@ def test_every_space_is_about_training_and_options_of_its_method(name):
     assert len([search.runs(params) for params in search.points()]) == search.wanted
 
 
+@pytest.mark.slow
 def test_each_setting_of_each_method_is_searched_where_the_list_says():
     """After a wanted change of `search_spaces`, `python -m tests.support.searched` writes the list anew."""
     found = [line for method in searched.searched_methods() for line in searched.searched(method)]

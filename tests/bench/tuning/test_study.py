@@ -100,6 +100,7 @@ def test_the_choice_of_a_grid_does_not_depend_on_what_other_searches_had_finishe
     )
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
 @pytest.mark.parametrize("kills", [(), (0, 1), (2, 5)])
 def test_what_is_proposed_does_not_depend_on_where_a_driver_was_killed(tmp_path, searcher, kills):
@@ -391,6 +392,7 @@ def test_the_course_of_a_search_shows_the_best_so_far(store):
     assert list(line.get_ydata()) == pytest.approx([0.3, 0.6, 0.6])
 
 
+@pytest.mark.slow
 def test_a_table_of_configurations_keeps_small_values(store):
     search = make("fedavg", searcher="random", samples=1)
     study = Study(search, store)

@@ -144,6 +144,7 @@ def test_the_command_line_searches_where_the_grid_says_so(tmp_path):
     assert code == 0 and "Not counted: the searches on validation data that come before" in text
 
 
+@pytest.mark.slow
 def test_the_tables_of_ccvr_search_mu_once_for_each_base():
     """Section 5.1 of the paper; the ranges are ours."""
     proximal = [{"mu": mu} for mu in (0.001, 0.01, 0.1, 1)]

@@ -233,6 +233,7 @@ def test_each_client_has_a_point_at_its_number_of_examples_and_the_size_of_its_c
     assert figure.get_supylabel() == "Clients in its coalition"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["7in", "3.25in"])
 def test_texts_of_points_and_ticks_do_not_overlap(sized, width):
     """Sizes as those of twenty clients with a subset each, of which many are close."""
@@ -273,6 +274,7 @@ def test_clients_of_like_size_are_on_a_linear_axis_and_records_without_sizes_hav
 # From runs to pictures
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     axes = {

@@ -285,6 +285,7 @@ def test_image_folders_of_one_name_have_panels_of_their_own(store, trained):
     assert found.points["panel"].nunique() == 2
 
 
+@pytest.mark.slow
 def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5, 0.52])
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}
@@ -304,6 +305,7 @@ def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     assert best[-1].name == "small_table@paper-best-time.svg"
 
 
+@pytest.mark.slow
 def test_accuracies_of_other_models_get_figures_of_their_own(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
     trained("cifar10 label-2", "ditto", [0.4], personal=True)
@@ -334,6 +336,7 @@ def report(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
     store.report |= {"figures": [curves("rounds"), {"kind": "distributions", "client": 0}]}

@@ -46,6 +46,7 @@ def use(tmp_path, monkeypatch, text: str = DRIFT) -> None:
     method_files.use(tmp_path / "mylab", monkeypatch, {"figures/drift.py": text})
 
 
+@pytest.mark.slow
 def test_a_kind_in_one_file_is_measured_and_drawn(bench, tmp_path, monkeypatch):
     use(tmp_path, monkeypatch)
     assert registry.held_by(tmp_path / "mylab") == ["1 figure"]
@@ -66,6 +67,7 @@ def test_a_kind_in_one_file_is_measured_and_drawn(bench, tmp_path, monkeypatch):
     assert "drift-0001" not in bench("run", "--grid", str(tmp_path / "drift.yaml"))[1], "it is measured once"
 
 
+@pytest.mark.slow
 def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_has(bench, tmp_path, monkeypatch):
     use(tmp_path, monkeypatch)
     falls = f"callbacks: [{REACHED}]"
@@ -84,6 +86,7 @@ def test_the_last_round_of_a_run_that_a_callback_has_ended_is_the_last_that_it_h
     assert "2 finished, 0 to run" in bench("run", "--grid", str(tmp_path / "drift.yaml"), "--dry-run")[1]
 
 
+@pytest.mark.slow
 def test_what_cannot_say_what_it_needs_of_a_run_that_has_ended_early_costs_itself_alone(bench, tmp_path, monkeypatch):
     use(tmp_path, monkeypatch, DRIFT.replace(PROBES, f"assert rounds == 3\n        {PROBES}"))
     falls = f"callbacks: [{REACHED}]"
@@ -92,6 +95,7 @@ def test_what_cannot_say_what_it_needs_of_a_run_that_has_ended_early_costs_itsel
     assert code == 0 and "not measured: Drift in mylab/figures/drift.py failed in line 18: AssertionError" in text
 
 
+@pytest.mark.slow
 def test_what_fails_in_it_costs_it_alone(bench, tmp_path, monkeypatch):
     wrong = DRIFT.replace("return {", "result = probe.round > 1 or troch\n        _ = {")
     use(tmp_path, monkeypatch, wrong)

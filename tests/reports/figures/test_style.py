@@ -3,6 +3,7 @@
 import itertools
 
 import matplotlib
+import pytest
 from matplotlib.figure import Figure
 
 import algorithms
@@ -23,6 +24,7 @@ def test_no_two_methods_are_given_one_style():
     assert len(set(pairs(METHODS))) == len(METHODS)
 
 
+@pytest.mark.slow
 def test_methods_that_a_grid_compares_have_different_colours():
     alike = []
     for name in grid_files.names():
@@ -103,6 +105,7 @@ def test_classes_have_colours_of_their_own():
         assert len(set(style.colours_of_classes(count))) == count
 
 
+@pytest.mark.slow
 def test_no_title_of_a_panel_is_cut_at_an_edge(tmp_path):
     def drawn(title: str) -> Figure:
         with matplotlib.rc_context(lines.STYLE):

@@ -147,6 +147,7 @@ def place_of(line) -> tuple[str, str, str]:
     return line.dataset, "label-2" if line.partition == "none" else line.partition, line.algorithm
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_csv(page, stored):
     text = api.render(stored.folder, "small_table", "paper", format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
@@ -165,6 +166,7 @@ def test_numbers_are_those_of_the_csv(page, stored):
     assert "(53.6±0.8, -0.4, inside)" in texts(page, "#table-1 td small")
 
 
+@pytest.mark.slow
 def test_a_column_sorts_down_then_up_then_as_in_the_paper(page):
     before = row_labels(page)
     values = cell_values(page)
@@ -250,6 +252,7 @@ def embedded(page: str) -> dict:
     return json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])
 
 
+@pytest.mark.slow
 def test_charts_are_written_as_vega_lite_defines_them(path):
     data = embedded(path.read_text())
     specs = [spec for of_metric in data["curves"]["specs"].values() for spec in of_metric.values()]
@@ -263,6 +266,7 @@ def test_charts_are_written_as_vega_lite_defines_them(path):
     assert altair.SCHEMA_VERSION.startswith(f"v{vega.VEGA_LITE}.")
 
 
+@pytest.mark.slow
 def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "file"))
@@ -270,6 +274,7 @@ def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_
     assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
 
 
+@pytest.mark.slow
 def test_a_damaged_script_is_made_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path))
     vega.script.cache_clear()
@@ -375,6 +380,7 @@ def test_names_are_text_whatever_is_in_them(page):
     assert page.execute_script("return document.querySelectorAll('img, script:not([type])').length") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_on_a_phone_nothing_but_tables_scrolls_sideways(page, colours):
     scheme(page, colours)
@@ -401,6 +407,7 @@ def shown_texts(browser, selector: str) -> list[str]:
     return [one.text for one in browser.find_elements(By.CSS_SELECTOR, selector) if one.is_displayed()]
 
 
+@pytest.mark.slow
 def test_in_print_tables_fit_charts_have_their_legend_and_a_line_says_what_is_left_out(page):
     button(page, "MOON", "#lines").click()
     for word in "label-3":
@@ -425,6 +432,7 @@ def test_in_print_tables_fit_charts_have_their_legend_and_a_line_says_what_is_le
     scheme(page, "light")
 
 
+@pytest.mark.slow
 def test_a_table_that_would_have_too_small_letters_is_turned_with_its_heading(browser, store, tmp_path):
     store.reproduces = None
     for count, turned in ((2, False), (16, True)):
@@ -455,6 +463,7 @@ def test_screen_readers_hear_what_charts_and_tables_show(page):
     assert names["table"][0].endswith(": accuracy for each Dataset, Partition")
 
 
+@pytest.mark.slow
 def test_the_page_asks_for_nothing_else(page, path):
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
     assert page.find_elements(By.CSS_SELECTOR, "[src], link:not([href^='data:'])") == []

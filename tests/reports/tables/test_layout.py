@@ -256,6 +256,7 @@ def test_an_option_is_named_with_its_owner_and_its_datasets_where_they_differ(st
     )
 
 
+@pytest.mark.slow
 def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.6, 0.7])
     store.add("cifar10 label-2", "moon", [0.52, 0.66, None])

@@ -141,6 +141,7 @@ def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
     assert "**" not in text_of(store)
 
 
+@pytest.mark.slow
 def test_a_head_that_diverged_has_no_number(heads):
     store = heads(6, SIX | {"fe1-own": (None, 0.07)})
     assert lines(store)[2][4] == "diverged (0.0235)"
@@ -148,6 +149,7 @@ def test_a_head_that_diverged_has_no_number(heads):
     assert "nan" not in text_of(store) and "nan" not in text_of(store, "tex")
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     ("options", "losses", "shown"),
     [
@@ -200,6 +202,7 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
     assert ",9000," in csv and "9000.0" not in csv
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored):
     store = heads(6, SIX, SIX)

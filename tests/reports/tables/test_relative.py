@@ -137,6 +137,7 @@ def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid, report_of)
     }
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize(
     "other",
     [{"clients": 8}, {"config": {"split": "validation"}}]

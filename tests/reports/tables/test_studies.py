@@ -114,6 +114,7 @@ def test_one_study_of_one_configuration_is_no_plural(board):
     assert "over 1 study, a study is" in text and "1 study per cell. Each draws 1 configuration at random" in text
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("of_paper", [False, True])
 @pytest.mark.parametrize("is_board", [True, False])
 def test_a_table_of_one_s_own_names_the_methods_whose_paper_was_not_at_hand(board, is_board, of_paper):

@@ -90,6 +90,7 @@ def test_a_version_is_a_whole_number_from_one_on(version):
         make_grid("mine", CONTENT | {"version": version})
 
 
+@pytest.mark.slow
 def test_some_boards_are_of_version_two_and_no_other_grid_of_ours_has_one():
     now = {name: load_grid(name).version for name in grid_files.names()}
     boards = ("leaderboard_mnist", "leaderboard_fmnist", "leaderboard_personal", "leaderboard_oneshot")

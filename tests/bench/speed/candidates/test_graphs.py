@@ -21,6 +21,7 @@ def captured_run(name: str, graphs: Graphs, **changes):
         return expected, train(method, task)
 
 
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn"])
 def test_a_block_is_captured_once_and_replayed_in_all_rounds_bit_by_bit(name):
     graphs = Graphs(traced)
@@ -28,6 +29,7 @@ def test_a_block_is_captured_once_and_replayed_in_all_rounds_bit_by_bit(name):
     assert (graphs.num_captured, graphs.num_uncaptured) == (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["moon", "fedsam"])
 def test_where_clients_read_the_round_each_round_is_captured(name):
     graphs = Graphs(traced)
@@ -60,12 +62,14 @@ def test_a_round_that_was_captured_is_replayed_also_where_clients_read_it():
     assert graphs.num_captured == 1
 
 
+@pytest.mark.slow
 def test_every_shape_of_a_block_has_its_own_graph():
     graphs = Graphs(traced)
     assert_equal(*captured_run("fedavg", graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None))
     assert graphs.num_captured == 2
 
 
+@pytest.mark.slow
 def test_the_graph_used_longest_ago_is_forgotten():
     graphs = Graphs(traced, most=1)
     assert_equal(*captured_run("fedavg", graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None, rounds=2))
