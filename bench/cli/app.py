@@ -395,6 +395,8 @@ def describe(
         tuning = None
         if samples is not None and not ruleset:
             raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
+        if configs and results_dir != RESULTS:
+            raise ValueError(f"--configs {configs} is itself the results directory; leave --results-dir out.")
         if ruleset or studies is not None:
             tuning = _by_rules(ruleset, studies, of, budget, {"seeds": seeds, "configs": configs}, {"samples": samples})
         changes = given.read_only(only), given.read_set(set_), given.read_seeds(seeds)

@@ -33,6 +33,7 @@ from datasets.image_size import read_image_size
 from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10
+LOCAL_LENGTHS = ("local_epochs", "local_steps")  # of which a run has one
 
 
 def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = datasets.INFO) -> RunConfig:
@@ -155,7 +156,8 @@ def is_wrapper(name: object) -> bool:
 
 
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """A config with other values of settings, options of its method, or options of the method inside a wrapper.
+    """A config with other values of settings, options of its method, or options of the method inside a wrapper. A number of
+    local steps takes the place of one of epochs, and the other way round.
 
     Whether it fits its dataset is not checked again: the config of a grid's cell has been.
 
@@ -163,6 +165,8 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
         ConfigError: if one does not exist, or a value does not hold.
     """
     settings = {key: value for key, value in spell_out(config.canonical()).items() if key in SETTINGS}
+    if any(options.get(key) is not None for key in LOCAL_LENGTHS):
+        settings |= dict.fromkeys(LOCAL_LENGTHS)
     for key, value in options.items():
         if key in SETTINGS:
             settings[key] = value

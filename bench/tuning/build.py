@@ -7,7 +7,7 @@ from typing import Any
 import search_spaces
 from algorithms.shared.base import Algorithm
 from bench.config.methods import options_of
-from bench.config.resolve import base_of, resolve, with_options
+from bench.config.resolve import LOCAL_LENGTHS, base_of, resolve, with_options
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, unknown
 from bench.experiments import accuracies
@@ -215,6 +215,8 @@ def _search(cells: Sequence[Cell], space: Space, tuning: TuningOptions) -> Searc
 def _validate_space(template: RunConfig, space: Space, searcher: str) -> list[str]:
     """Why the method cannot have the ends or values of a space."""
     mistakes: list[str] = []
+    if space.keys() >= {*LOCAL_LENGTHS}:
+        mistakes.append("local_epochs and local_steps are searched together, but a run has one of them; leave one out.")
     possible: dict[str, list[Any]] = {key: [] for key in space}
     for key, parameter in space.items():
         for value in _values(parameter, searcher):

@@ -69,6 +69,11 @@ def test_runs_that_were_trained_on_a_bare_machine_come_back_as_if_they_had_been_
     assert "No run waits: all of them are done" in configs(grid, tmp_path / "there")
 
 
+def test_another_results_directory_beside_that_of_the_configs_is_refused(tmp_path):
+    said = configs(write_grid(tmp_path), tmp_path / "w", "--results-dir", tmp_path / "other", code=2)
+    assert "is itself the results directory; leave --results-dir out." in said and not (tmp_path / "w").exists()
+
+
 def test_the_list_of_runs_that_wait_is_that_of_the_plan_and_says_what_a_worker_has_to_know(tmp_path):
     partition = tmp_path / "mine.npz"
     np.savez(partition, **{f"train_{client}": np.arange(10 * client, 10 * client + 10) for client in range(10)})

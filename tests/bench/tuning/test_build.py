@@ -48,6 +48,20 @@ def test_a_file_is_the_space_of_one_method_in_place_of_its_own(tmp_path):
     assert TuningOptions("random", samples=2, space=f"fedprox={path}", compares=True).spaces == ["own", "training"]
 
 
+def test_local_steps_are_searched_in_place_of_epochs_and_not_beside_them(tmp_path):
+    path = tmp_path / "steps.yaml"
+    path.write_text("local_steps: {grid: [1, 3]}")
+    search = make("fedavg", space=str(path))
+    assert search.template.local_epochs == 1
+    tried = with_options(search.template, {"local_steps": 3})
+    assert (tried.local_steps, tried.local_epochs) == (3, None)
+    back = with_options(tried, {"local_epochs": 1})
+    assert back == search.template
+    path.write_text("local_steps: {grid: [1, 3]}\nlocal_epochs: {grid: [1]}")
+    with pytest.raises(ConfigError, match="^local_epochs and local_steps are searched together, but a run has one"):
+        make("fedavg", space=str(path))
+
+
 @pytest.mark.parametrize(
     ("space", "sentence"),
     [
