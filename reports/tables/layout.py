@@ -144,8 +144,9 @@ def printed(metric: str, value: float, digits: int | None = None, std: float = m
 def with_std(metric: str, value: float, std: float, digits: int | None = None, sign: str = "") -> tuple[str, str]:
     """A value of a metric and its std as tables, pages and figures print them: the one rule of rounding.
 
-    Percentages have one decimal, or as many as a paper has. Costs have three digits, and no more decimals than leave their std
-    three digits; both have the same decimals. Metrics of methods and callbacks that are not in percent have three digits.
+    Percentages have one decimal, or as many as a paper has. Costs have three digits, or four before the point, and no more
+    decimals than leave their std three digits; both have the same decimals. Metrics of methods and callbacks that are not in
+    percent have three digits.
 
     Args:
         value, std: in percent, or the unit of a cost; NaN where there is none.
@@ -172,7 +173,8 @@ def _scalar(value: float, std: float, sign: str) -> tuple[str, str]:
 
 def _cost(value: float, std: float, sign: str) -> tuple[str, str]:
     places = min(_decimals(value, 3), _decimals(std, 3))
-    value, std = (float(f"{exact:.3g}") for exact in (value, std))
+    digits = 4 if 1e3 <= abs(value) < 1e4 else 3  # papers print all digits of rounds
+    value, std = float(f"{value:.{digits}g}"), float(f"{std:.3g}")
     mean, spread = (f"{number:{form}.{places}f}" for number, form in ((value, sign and "+z"), (std, "")))
     if math.isnan(std) or float(spread) == 0:
         return (sign if value >= 0 else "") + number(value), ""
@@ -256,7 +258,11 @@ def _show(cell, names: Names) -> Cell:
     if cell.published:
         published = (str(cell.published),)
         if cell.done:
-            published += (f"{cell.difference:+z.1f}", *filter(None, [cell.verdict]))
+            is_cost = METRICS[cell.metric].cost
+            difference = (
+                with_std(cell.metric, cell.difference, math.nan, sign="+")[0] if is_cost else f"{cell.difference:+z.1f}"
+            )
+            published += (difference, *filter(None, [cell.verdict]))
     return Cell(
         measured=measured(cell),
         caveats=tuple(caveats_of(cell, names)),

@@ -527,13 +527,15 @@ def test_a_text_has_the_name_of_an_image_folder_instead_of_its_path(store, folde
         (12.345, 15.123, ("12.3", "15.1")),
         (12.0, 3.0, ("12", "3")),
         (123456.0, 1234.4, ("123000", "1230")),
+        (1162.0, 0.0, ("1162", "")),
+        (1234.6, 56.74, ("1235", "57")),
         (100000.0, math.nan, ("100000", "")),
         (0.0, 0.5, ("0.0", "0.5")),
         (math.nan, math.nan, ("nan", "")),
         (math.inf, math.nan, ("inf", "")),
     ],
 )
-def test_a_cost_and_its_std_have_three_digits_at_most_and_the_same_decimals(value, std, shown):
+def test_a_cost_and_its_std_have_three_digits_or_four_before_the_point_and_the_same_decimals(value, std, shown):
     assert layout.with_std("minutes", value, std) == shown
 
 
