@@ -29,8 +29,10 @@ from bench.contract.cases import Case
 from bench.contract.checks import CHECKS
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.grid_schema import Budget, Condition, GridSpec, Layout, Reproduces, Tuning
+from bench.experiments.grid_schema import GridSpec, Reproduces
 from bench.experiments.names_schema import Printed
+from bench.experiments.report_schema import Layout
+from bench.experiments.settings_schema import Budget, Condition, Tuning
 from bench.measurements.specs import REGISTRY
 from bench.measurements.tables import TABLES
 from bench.published.lookup import papers

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from algorithms.shared.base import Algorithm
 from bench.config.schema import RunConfig
 from bench.experiments.cells import Cell
-from bench.experiments.grid_schema import Layout
+from bench.experiments.report_schema import Layout
 from bench.results.metrics import ACCURACIES
 from bench.simulation.build import build_algorithm
 from datasets import partitions

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from bench import references
 from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
-from bench.experiments.grid_schema import GridSpec, Layout
+from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import UNWRAPPED, shown, value_of
+from bench.experiments.report_schema import Layout
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredReproduces
 

@@ -21,19 +21,9 @@ from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell
-from bench.experiments.grid_schema import (
-    MOST_CELLS,
-    PAPER,
-    Budget,
-    Condition,
-    GridSpec,
-    Reproduces,
-    as_list,
-    matches,
-    require_few,
-    without,
-)
+from bench.experiments.grid_schema import PAPER, GridSpec, Reproduces
 from bench.experiments.labels import UNWRAPPED
+from bench.experiments.settings_schema import MOST_CELLS, Budget, Condition, as_list, matches, require_few, without
 from bench.measurements.specs import Shown, probes_of
 from datasets import DatasetInfo, partitions
 from datasets.own_data import canonical_setting

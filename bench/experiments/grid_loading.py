@@ -10,9 +10,11 @@ from bench.config.parts import Part
 from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import grid_files
 from bench.experiments.axis_values import validate_values
-from bench.experiments.grid_schema import FULL, PAPER, Budget, Condition, GridSpec, Layout, Reproduces, Tuning, Variant
+from bench.experiments.grid_schema import FULL, PAPER, GridSpec, Reproduces, Variant
 from bench.experiments.labels import ABSENT
 from bench.experiments.names_schema import Printed
+from bench.experiments.report_schema import Layout
+from bench.experiments.settings_schema import Budget, Condition, Tuning
 from bench.files import file_name
 from datasets.own_data import canonical_setting
 

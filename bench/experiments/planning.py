@@ -18,9 +18,10 @@ from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
-from bench.experiments.grid_schema import GridSpec, as_list
+from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
 from bench.experiments.selection import Selection
+from bench.experiments.settings_schema import as_list
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.experiments.stored_grid import merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import rounds_of

@@ -316,14 +316,14 @@ class StoredPrinted(TypedDict, total=False):
 
 
 class StoredNote(TypedDict):
-    """A sentence beneath a table with a condition, see `bench.experiments.grid_schema.Note`."""
+    """A sentence beneath a table with a condition, see `bench.experiments.report_schema.Note`."""
 
     when: dict[str, list[Any]]
     say: str
 
 
 class StoredLayout(TypedDict):
-    """How the report lays out a stored grid, see `bench.experiments.grid_schema.Layout`."""
+    """How the report lays out a stored grid, see `bench.experiments.report_schema.Layout`."""
 
     rows: Annotated[list[str], are_distinct_texts]
     columns: str

@@ -20,9 +20,10 @@ from bench.execution import agreement
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell, cell_key, is_laid_out_as
 from bench.experiments.grid_loading import load_grid, single
-from bench.experiments.grid_schema import GridSpec, Layout
+from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
 from bench.experiments.labels import value_of
+from bench.experiments.report_schema import Layout
 from bench.experiments.selection import Selection, fit_to_images, select_cells, with_chosen
 from bench.experiments.spec import ALL, OWN, PROTOCOL, TUNED, ExperimentSpec, TuningOptions, by_study
 from bench.results.ids import unversioned

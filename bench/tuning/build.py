@@ -13,7 +13,7 @@ from bench.errors import ConfigError, unknown
 from bench.experiments import accuracies
 from bench.experiments.cells import Cell
 from bench.experiments.cost import refusals
-from bench.experiments.grid_schema import Tuning, matches
+from bench.experiments.settings_schema import Tuning, matches
 from bench.experiments.spec import OWN, SETS, VALIDATION, TuningOptions
 from bench.results.metrics import ACCURACIES
 from bench.simulation.build import build_algorithm

@@ -11,8 +11,9 @@ from bench.experiments import grid_files
 from bench.experiments.cells import Cell, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.grid_schema import GridSpec, matches
+from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import value_of
+from bench.experiments.settings_schema import matches
 from bench.results.ids import unversioned
 from bench.results.records import StoredGrid
 from reports.tables import agreement, report

@@ -18,7 +18,7 @@ from bench.experiments import grid_files
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
-from bench.experiments.grid_schema import Layout
+from bench.experiments.report_schema import Layout
 from bench.experiments.stored_grid import styles_of_labs, titles_of_labs
 from bench.results.records import is_style
 from reports.tables.names import Names

@@ -20,8 +20,8 @@ from bench.experiments.cells import budget_label, select, to_json
 from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
-from bench.experiments.grid_schema import without
 from bench.experiments.planning import training_of
+from bench.experiments.settings_schema import without
 from datasets import partitions
 from reports.tables.aggregate import label
 

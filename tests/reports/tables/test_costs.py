@@ -8,7 +8,7 @@ from io import StringIO
 
 import pytest
 
-from bench.experiments.grid_schema import Layout
+from bench.experiments.report_schema import Layout
 from bench.measurements.specs import figure_of
 from bench.results.metrics import METRICS
 from bench.results.store import Store as ResultStore
