@@ -17,6 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 QUEUE = ROOT / "docs" / "examples" / "queue.yaml"
+_INTERRUPTED = 130
 
 
 def read_queue(path: Path = QUEUE) -> list[dict]:
@@ -50,7 +51,9 @@ def run(entry: dict, folder: Path, data_dir: Path) -> int:
     results, bench = folder / "results" / entry["into"], [sys.executable, "-m", "bench"]
     code, committed = code_of(entry["commit"], folder), ROOT / "docs" / "examples" / entry["into"]
     if (committed / "runs").is_dir():  # a lab has none
-        subprocess.run([*bench, "import", committed, "--results-dir", results], cwd=code, check=True)
+        taken = subprocess.run([*bench, "import", committed, "--results-dir", results], cwd=code)
+        if taken.returncode:  # another command writes there
+            return taken.returncode
     options = ["--results-dir", results, "--data-dir", data_dir, "--keep-state", "none", "--max-concurrent", 1]
     return subprocess.run([*bench, *shlex.split(entry["command"]), *map(str, options)], cwd=code).returncode
 
@@ -72,17 +75,23 @@ def main() -> None:
     args = parser.parse_args()
     folder, data_dir = args.folder.absolute(), args.data_dir.absolute()
     _give_way()
+    left = []
     for entry in read_queue():
         ended = folder / "ended" / entry["name"]
         if args.list or ended.exists():
             print(f"{'ended' if ended.exists() else 'to run':6}  {entry['name']}  ({entry['core_hours']} core-hours)")
             continue
         print(f"begins  {entry['name']}: {entry['command']}", flush=True)
-        if run(entry, folder, data_dir) == 0:
+        code = run(entry, folder, data_dir)
+        if code == 0:
             ended.parent.mkdir(parents=True, exist_ok=True)
             ended.touch()
-        else:
-            sys.exit(f"{entry['name']} has not ended; the same call continues with it.")
+            continue
+        left.append(entry["name"])
+        if code < 0 or code == _INTERRUPTED:
+            break
+    if left:
+        sys.exit(f"{', '.join(left)} not ended; the same call continues with {'it' if len(left) == 1 else 'them'}.")
 
 
 if __name__ == "__main__":
