@@ -195,9 +195,10 @@ def methods_in(spec: Mapping[str, Any], path: str = "algorithm") -> Iterator[tup
 def name_of(method: "Algorithm") -> str:
     """The name under which a method is registered, of several the first of those that set most of its options; the name
     of its class if there is none."""
+    kind: Any = type(method)
     found = {
         entry.name: len(entry.options)
-        for entry in _entries_of(type(method), tuple(REGISTRY.values()))
+        for entry in _entries_of(kind, tuple(REGISTRY.values()))
         if all(getattr(method, key) == own for key, own in entry.options.items())
     }
     return max(found, key=lambda name: found[name], default=type(method).__name__)

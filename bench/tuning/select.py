@@ -50,7 +50,7 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     mistakes = [f"--set {key} cannot be used here: {why}" for key, why in given.items() if key in spec.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    fixed = with_one_length(spec.grid.axes | spec.overrides) if tuning.compares else ()
+    fixed = with_one_length({**spec.grid.axes, **spec.overrides}) if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
     sets = spec.grid.tuning
     if SETS in tuning.spaces and not any(len(values) > 1 for one in sets for values in one.options.values()):
@@ -61,9 +61,8 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     replaced = with_one_length(spec.overrides)
     searched = {key: True for search in searches.values() for key in search.space if key in replaced}
     if searched:
-        given = ", ".join(key for key in spec.overrides if key in with_one_length(searched))
-        names = ", ".join(searched)
-        mistake = f"--set {given} cannot be used here: {names} is searched; leave it out, or take another --space."
+        names, by_hand = ", ".join(searched), [key for key in spec.overrides if key in with_one_length(searched)]
+        mistake = f"--set {', '.join(by_hand)} cannot be used here: {names} is searched; leave it out, or take another --space."
         raise ConfigError([mistake])
     return searches
 
