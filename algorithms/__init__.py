@@ -195,14 +195,20 @@ def methods_in(spec: Mapping[str, Any], path: str = "algorithm") -> Iterator[tup
 def name_of(method: "Algorithm") -> str:
     """The name under which a method is registered, of several the first of those that set most of its options; the name
     of its class if there is none."""
-    found = {}
-    for name, entry in REGISTRY.items():
-        # Two files may have a class of one name; that of a method has been imported.
-        if entry.target != type(method).__name__ or entry.loaded is not type(method):
-            continue
-        if all(getattr(method, key) == own for key, own in entry.options.items()):
-            found[name] = len(entry.options)
+    kind: Any = type(method)
+    found = {
+        entry.name: len(entry.options)
+        for entry in _entries_of(kind, tuple(REGISTRY.values()))
+        if all(getattr(method, key) == own for key, own in entry.options.items())
+    }
     return max(found, key=lambda name: found[name], default=type(method).__name__)
+
+
+@functools.cache  # a grid names the method of each of its cells
+def _entries_of(kind: type, entries: tuple[Entry, ...]) -> list[Entry]:
+    """Those of a class. Two files may have a class of one name, and a decorator may give it another name; that of a method has
+    been imported."""
+    return [entry for entry in entries if entry.loaded is kind]
 
 
 def describe(name: str) -> str:

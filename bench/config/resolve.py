@@ -155,9 +155,16 @@ def is_wrapper(name: object) -> bool:
     return is_method(name) and "base" in options_of(name)
 
 
+def with_one_length(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that replace others, in which a number of local steps takes the place of one of epochs, and the other way
+    round."""
+    replaced = LOCAL_LENGTHS if any(given.get(key) is not None for key in LOCAL_LENGTHS) else ()
+    return {**dict.fromkeys(replaced), **given}
+
+
 def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
-    """A config with other values of settings, options of its method, or options of the method inside a wrapper. A number of
-    local steps takes the place of one of epochs, and the other way round.
+    """A config with other values of settings, options of its method, or options of the method inside a wrapper; see
+    `with_one_length`.
 
     Whether it fits its dataset is not checked again: the config of a grid's cell has been.
 
@@ -165,9 +172,7 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
         ConfigError: if one does not exist, or a value does not hold.
     """
     settings = {key: value for key, value in spell_out(config.canonical()).items() if key in SETTINGS}
-    if any(options.get(key) is not None for key in LOCAL_LENGTHS):
-        settings |= dict.fromkeys(LOCAL_LENGTHS)
-    for key, value in options.items():
+    for key, value in with_one_length(options).items():
         if key in SETTINGS:
             settings[key] = value
         else:

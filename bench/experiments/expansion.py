@@ -15,7 +15,7 @@ import datasets
 from algorithms import REGISTRY
 from bench import models
 from bench.config.methods import is_method, options_of
-from bench.config.resolve import resolve, weights_files, wrapped
+from bench.config.resolve import resolve, weights_files, with_one_length, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, suggestion, unknown
@@ -87,8 +87,8 @@ def expand(
     """Every cell of a grid at a budget.
 
     Args:
-        overrides: settings and method options that win over the grid and the budget; an option goes to the methods that
-            have it.
+        overrides: settings and method options that win over the grid and the budget (see `with_one_length`); an option goes
+            to the methods that have it.
         seeds: replaces the seeds of grid and budget.
         missing: datasets whose images are not there.
         missing_weights: files with weights that are not there.
@@ -102,7 +102,7 @@ def expand(
     """
     if budget not in grid.budgets:
         raise ConfigError([unknown("budget", budget, grid.budgets)])
-    overrides = dict(overrides or {})
+    overrides = with_one_length(overrides or {})
     replaced = {dataset: (substitutes or {}).get(dataset) for dataset in missing}
     cells: dict[tuple[str, str], Cell] = {}
     unknown_keys, of_file = _unknown_keys(grid), f"grid {grid.name}: "

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from bench import references
-from bench.config.resolve import with_options
+from bench.config.resolve import with_one_length, with_options
 from bench.config.schema import RunConfig, run_id
 from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
@@ -50,7 +50,7 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
     mistakes = [f"--set {key} cannot be used here: {why}" for key, why in given.items() if key in spec.overrides]
     if mistakes:
         raise ConfigError(mistakes)
-    fixed = {*spec.grid.axes, *spec.overrides} if tuning.compares else ()
+    fixed = with_one_length({**spec.grid.axes, **spec.overrides}) if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
     sets = spec.grid.tuning
     if SETS in tuning.spaces and not any(len(values) > 1 for one in sets for values in one.options.values()):
@@ -58,10 +58,11 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
             [f"{spec.grid.name} has no tuning set with several points, so --space {SETS} has nothing to search."]
         )
     searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed, sets)
-    searched = dict.fromkeys(key for search in searches.values() for key in search.space if key in spec.overrides)
+    replaced = with_one_length(spec.overrides)
+    searched = {key: True for search in searches.values() for key in search.space if key in replaced}
     if searched:
-        names = ", ".join(searched)
-        mistake = f"--set {names} cannot be used here: {names} is searched; leave it out, or take another --space."
+        names, by_hand = ", ".join(searched), [key for key in spec.overrides if key in with_one_length(searched)]
+        mistake = f"--set {', '.join(by_hand)} cannot be used here: {names} is searched; leave it out, or take another --space."
         raise ConfigError([mistake])
     return searches
 

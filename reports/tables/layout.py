@@ -256,13 +256,9 @@ def _show(cell, names: Names) -> Cell:
         return Cell(HAS_NONE, runs=tuple(cell.run_ids.split()))
     published: tuple[str, ...] = ()
     if cell.published:
-        published = (str(cell.published),)
-        if cell.done:
-            is_cost = METRICS[cell.metric].cost
-            difference = (
-                with_std(cell.metric, cell.difference, math.nan, sign="+")[0] if is_cost else f"{cell.difference:+z.1f}"
-            )
-            published += (difference, *filter(None, [cell.verdict]))
+        digits = cell.published.digits if METRICS[cell.metric].cost else 1
+        difference = "" if math.isnan(cell.difference) else f"{cell.difference:+z.{digits}f}"
+        published = (str(cell.published), *filter(None, [difference, cell.verdict]))
     return Cell(
         measured=measured(cell),
         caveats=tuple(caveats_of(cell, names)),

@@ -51,6 +51,24 @@ def test_classes_of_one_name_in_two_files_are_two_methods(register):
     assert [algorithms.name_of(algorithms.make(name)) for name in ("mine", "other")] == ["mine", "other"]
 
 
+def test_a_class_that_a_decorator_gives_another_name_keeps_that_of_the_method(register):
+    renamed = "def renamed(kind):\n    kind.__name__ = 'Renamed'\n    return kind\n\n\n@registered"
+    register(fourth_mine=MINE.replace("@registered", renamed).replace("@dataclass", "@renamed\n@dataclass"))
+    assert algorithms.name_of(algorithms.make("mine")) == "mine"
+
+
+def test_a_file_that_is_edited_and_imported_again_is_checked_again(register):
+    register(fifth_mine=MINE)
+    before = algorithms.make("mine")
+    register(fifth_mine=MINE.replace('"mine"', '"other"').replace("= 1.0", "= 2.0"))
+    assert algorithms.make("other").strength == 2.0 and algorithms.name_of(algorithms.make("other")) == "other"
+    assert algorithms.name_of(before) == "Mine", "its class is registered no more"
+    register(fifth_mine=MINE + "    outlines = None\n")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="has hooks by earlier names: rename outlines to state_templates"):
+            algorithms.load("mine")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "sentence"),
     [

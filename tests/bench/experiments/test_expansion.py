@@ -155,6 +155,16 @@ def test_overrides_win_over_grid_budget_and_tuning(grid_of):
     assert budget_label("small", {"rounds": 7, "mu": 5}) == "small+mu=5+rounds=7"
 
 
+@pytest.mark.parametrize("overrides", [{"local_steps": 3}, {"local_steps": 3, "local_epochs": None}])
+def test_local_steps_that_are_set_by_hand_take_the_place_of_the_epochs_of_a_grid(grid_of, overrides):
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg"]}
+    for given in ({"settings": {"local_epochs": 2}}, {"axes": axes | {"local_epochs": [1, 2]}}):
+        cells = expand(make_grid("mine", {"axes": axes, "settings": {}} | given), "full", overrides=overrides)
+        assert [(cell.config.local_steps, cell.config.local_epochs) for cell in cells] == [(3, None)]
+    with pytest.raises(ConfigError, match="^Set either local_epochs or local_steps, but not both.$"):
+        expand(grid_of(), "small", overrides={"local_steps": 3, "local_epochs": 1})
+
+
 def test_overrides_do_not_give_clients_to_centralized():
     cells = expand(load_grid("paper_table1"), "paper", overrides={"clients": 20, "rounds": 5})
     found = {cell.config.clients: cell.setting("algorithm") for cell in cells}

@@ -30,7 +30,7 @@ class Poison:
         raise AssertionError(f"the test split was read: {name}")
 
 
-@pytest.mark.slow
+@pytest.mark.slow_but_first
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedconcat", "ifca", "ccvr", "local"])
 def test_no_test_image_and_no_test_label_is_read_during_a_search(digits, algorithm):
     poisoned = dataclasses.replace(digits, test=Poison())

@@ -210,6 +210,22 @@ def test_the_splits_are_not_set_by_hand(key):
         select.searches_of(asked.spec, [])
 
 
+@pytest.mark.parametrize(
+    ("given", "searched"),
+    [("local_epochs", "local_epochs"), ("local_steps", "local_epochs"), ("local_epochs", "local_steps")],
+)
+def test_a_search_does_not_replace_the_local_steps_or_epochs_that_are_set_by_hand(given, searched, store, tmp_path):
+    path = tmp_path / "space.yaml"
+    path.write_text(f"{searched}: {{grid: [1, 3]}}\nlr: {{grid: [0.1, 0.2]}}")
+    alone = request(TuningOptions(space=str(path))).but(overrides={given: 2})
+    with pytest.raises(ConfigError, match=f"^--set {given} cannot be used here: {searched} is searched; leave it out"):
+        select.searches_of(alone.spec, alone.plan(store).selected)
+    compared = request(TuningOptions("random", samples=2, space=str(path), compares=True)).but(overrides={given: 2})
+    searches = select.searches_of(compared.spec, compared.plan(store).selected).values()
+    assert {key for search in searches for key in search.space} == {"lr"}
+    assert {getattr(search.template, given) for search in searches} == {2}
+
+
 def test_a_share_that_leaves_a_client_empty_is_told_before_anything_is_trained(store):
     axes = content()["axes"] | {"partition": ["label-2"]}
     asked = request(axes=axes, settings=SETTINGS | {"train_examples": 40})

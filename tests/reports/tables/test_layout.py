@@ -189,6 +189,27 @@ def test_published_value_difference_and_verdict_stand_beside_the_measured_value(
     assert any("Inside are 1 of 2 judged cells" in note for note in notes(store))
 
 
+@pytest.mark.parametrize(
+    ("reached", "shown"),
+    [
+        ([441, 440, 442, 440], "441±1 (439, +2)"),  # +1.75 with three digits
+        ([1162, 1162, 1161], "1162 (439, +723)"),
+        ([None] * 3, "not reached (439)"),
+    ],
+)
+def test_a_difference_of_rounds_has_the_decimals_of_the_published_number_or_is_absent(store, reached, shown):
+    store.reproduces, store.verdict = {"paper": "fedlab", "table": "rounds"}, None
+    store.report |= {"rows": ["participation"], "metric": "rounds_to_0.97"}
+    about = {"clients": 100, "participation": 0.1, "model": "2nn", "variant": "E=5"}
+    store.add("mnist shards-2", "fedavg", [0.97 if last else 0.5 for last in reached], **about)
+    for cell, last in zip(store.cells, reached, strict=True):
+        if last:
+            rows = [store._round(number, {"accuracy": share}) for number, share in ((last - 1, 0.5), (last, 0.97))]
+            path = store.folder / "runs" / cell["run"] / "rounds.jsonl"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(table(store).values()) == [shown]
+
+
 def test_other_budgets_compare_but_do_not_judge(store):
     store.budget = "small"
     store.add("cifar10 label-2", "fedavg", [0.39] * 3, clients=10)
