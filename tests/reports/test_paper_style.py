@@ -521,14 +521,14 @@ def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store
     ) in text
 
 
-def test_costs_have_three_digits_and_the_bold_of_the_paper_and_a_target_not_reached_has_its_mark(store):
+def test_costs_have_four_digits_at_most_and_the_bold_of_the_paper_and_a_target_not_reached_has_its_mark(store):
     store.reproduces, store.report["metrics"] = {"paper": "fedcat", "table": 1}, ["mb", "rounds_to_0.4"]
     store.add("cifar10 label-2", "fedavg", [0.8, 0.5, 0.3]).add("cifar10 label-2", "moon", [0.3, None, None])
     for number, megabytes in enumerate((1234.561, 1234.561, 1234.561, 1234.563)):
         path = store.folder / "runs" / store.cells[number]["run"] / "record.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"bytes_per_client": 1e6 * megabytes}))
     lines = paper_of(store)
-    assert lines[2] == "| CIFAR-10 | #C = 2 | 1230 | 3 (2 of 3 seeds) | 1230† | not reached† |"
+    assert lines[2] == "| CIFAR-10 | #C = 2 | 1235 | 3 (2 of 3 seeds) | 1235† | not reached† |"
     assert lines[3].startswith(
         "On the test split; MB per client: sent and received per client in a whole run, in MB (10^6 bytes)"
     )
