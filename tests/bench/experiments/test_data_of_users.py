@@ -271,4 +271,6 @@ def test_a_grid_with_another_mistake_is_not_said_to_lack_its_model(here):
     with pytest.raises(ConfigError) as raised:
         load_grid("wrong.yaml")
     mistakes = raised.value.mistakes
-    assert any("acuracy" in one for one in mistakes) and not any("model is missing" in one for one in mistakes), mistakes
+    assert any("acuracy" in one for one in mistakes) and not any("model is missing" in one for one in mistakes), (
+        mistakes
+    )
