@@ -138,9 +138,7 @@ class Entry:
         try:
             return importlib.import_module(self.module)
         except Exception as error:  # whatever the code of a file raises
-            line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
-            where = self.place + (f", line {line}" if line else "")
-            raise ValueError(f"{where}: cannot be imported: {_said(error)}.") from error
+            raise ValueError(f"{self.place_of(error)}: cannot be imported: {_said(error)}.") from error
 
     def failure(self, error: Exception) -> str:
         """What its function has raised, as a sentence: "load in mylab/datasets/pollen.py failed in line 9: ..."; of a HookError
@@ -150,6 +148,11 @@ class Entry:
         line = self._line_of(error)
         where = f" in line {line}" if line else ""
         return f"{self.target} in {self.place} failed{where}: {_said(error)}."
+
+    def place_of(self, error: Exception) -> str:
+        """Its file, with the line that an error has passed, if it has one: "mylab/models/tiny.py, line 9"."""
+        line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
+        return self.place + (f", line {line}" if line else "")
 
     def has_raised(self, error: Exception) -> bool:
         """Whether an error was raised in its file, or in what this has called."""
@@ -353,12 +356,18 @@ def _arguments(text: str, place: str, decorator: str) -> tuple[str, dict[str, An
         (name,) = [ast.literal_eval(argument) for argument in call.args]
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         assert isinstance(name, str)
-        assert all(isinstance(given[key], kind) for key, kind in FOR_PEOPLE.items() if key in given)
-        assert all(isinstance(text, str) for pair in given.get("symbols", {}).items() for text in pair)
-        odd = [text for text in (name, *given.get("aliases", ())) if not _NAME.fullmatch(str(text))]
     except (SyntaxError, ValueError, AssertionError) as error:
         wanted = 'a name and options, all constants, as @registered("mine", title="Mine", mu=0.1)'
         raise ValueError(f"{place}: got {text}, expected {wanted}.") from error
+    for key, kind in FOR_PEOPLE.items():
+        if key in given and not isinstance(given[key], kind):
+            written = f"({given[key]!r},)" if kind is tuple else f"a {kind.__name__}"
+            raise ValueError(
+                f"{place}: {key} of {name} must be a {kind.__name__}, but got {given[key]!r}; write {written}."
+            )
+    if not all(isinstance(text, str) for pair in given.get("symbols", {}).items() for text in pair):
+        raise ValueError(f"{place}: symbols of {name} must be texts by option, but got {given['symbols']!r}.")
+    odd = [text for text in (name, *given.get("aliases", ())) if not _NAME.fullmatch(str(text))]
     if decorator == "registered_callback" and (name == "method" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name)):
         raise ValueError(
             f"{place}: the name of a callback stands before those of its metrics, so it has at most 60 letters, digits, _ . - "

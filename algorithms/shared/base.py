@@ -12,6 +12,7 @@ from algorithms.shared.local_sgd import LocalResult, descend, task_loss
 from algorithms.shared.returned import delta_of
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
+from bench.errors import HookError
 from bench.models.base import Model
 
 State = dict[str, Any]  # nested dict of tensors and ints: it is the checkpoint
@@ -141,7 +142,10 @@ class RoundHooks(Algorithm):
 
     def personal_model(self, data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:
         """What a client deploys, of methods that are `personal`: its "params" and "buffers"."""
-        raise NotImplementedError
+        raise HookError(
+            f"{type(self).__name__} says that it is personal, but has no hook personal_model; write one that returns "
+            '{"params": params, "buffers": view.buffers}, or override deploy.'
+        )
 
     def cohort_states(self, task: Task, cohort: Cohort, state: State) -> Tree:
         """What the clients of a cohort know at the start of a round, leaves [K, ...]: what they kept of their last one."""

@@ -93,6 +93,33 @@ def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree
     return new, server
 
 
+def entries_of(server: Tree, names: Iterable[str], hook: Hook) -> Tree:
+    """The entries of the server state that clients get.
+
+    Raises:
+        HookError: if `init_server`, the hook, has not returned one of them.
+    """
+    names = tuple(names)
+    if lacking := [name for name in names if name not in server]:
+        raise HookError(
+            f"{place_of(hook)}, returned {_listed(server) or 'nothing'}, but clients get {_listed(lacking)} of the server "
+            "state, as broadcast or seeded says; return it, or correct the name."
+        )
+    return {name: server[name] for name in names}
+
+
+def model_of(hook: Hook, returned: Tree) -> Tree:
+    """What `personal_model` returned, on one client or on all; raises HookError unless it has "params" and "buffers"."""
+    fits = isinstance(returned, dict) and returned.keys() >= {"params", "buffers"}
+    if not fits:
+        got = _listed(returned) if isinstance(returned, dict) else _in_words(returned)
+        raise HookError(
+            f'{place_of(hook)}, returned {got}, but "params" and "buffers" are expected; write return '
+            '{"params": params, "buffers": view.buffers}.'
+        )
+    return returned
+
+
 def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
     """Metrics of a round, as a hook returned them.
 

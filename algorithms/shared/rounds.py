@@ -10,7 +10,15 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import add_costs, no_costs
 from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
-from algorithms.shared.returned import scalars_of, server_parts_of, tensors_from, tensors_of, update_from
+from algorithms.shared.returned import (
+    entries_of,
+    model_of,
+    scalars_of,
+    server_parts_of,
+    tensors_from,
+    tensors_of,
+    update_from,
+)
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
@@ -124,7 +132,7 @@ class RoundBased(RoundHooks):
         if not self.personal:
             return Deployed(task.model, state["params"], state["buffers"], False)
         cohort = task.cohort(client_ids)
-        models = self.map_clients(task, self.personal_model, cohort, state).result
+        models = model_of(self.personal_model, self.map_clients(task, self.personal_model, cohort, state).result)
         examples = self.deploy_visited(task, cohort, models)
         return Deployed(task.model, models["params"], models["buffers"], True, examples=examples)
 
@@ -145,7 +153,7 @@ class RoundBased(RoundHooks):
 
     def received(self, state: State) -> dict[str, Tree]:
         """The "params", "buffers" and "server" state that every client of a cohort receives."""
-        server = {key: state["server"][key] for key in (*self.broadcast, *self.seeded)}
+        server = entries_of(state["server"], (*self.broadcast, *self.seeded), self.init_server)
         return {"params": state["params"], "buffers": state["buffers"], "server": server}
 
     # What the harness wants to know

@@ -64,6 +64,8 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
     except ValueError as error:
         named = str(error).startswith(f"{algorithm} ")
         raise ConfigError([str(error) if named else f"{algorithm}: {error}"]) from error
+    except Exception as error:  # a mistake in its `__post_init__`
+        raise _of_own_code(algorithms.REGISTRY.find(algorithm), error) from error
 
 
 def build_callback(name: object, options: Mapping[str, Any]) -> Any:
@@ -90,6 +92,13 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
         raise ConfigError([f"{name}: {line}" for line in sentences(error)]) from error
     except ValueError as error:
         raise ConfigError([f"{name}: {error}"]) from error
+    except Exception as error:  # likewise
+        raise _of_own_code(entry, error) from error
+
+
+def _of_own_code(entry: Entry, error: Exception) -> Exception:
+    """A ConfigError with the line of its file that has raised an error; the error itself if none has."""
+    return ConfigError([entry.failure(error)]) if entry.has_raised(error) else error
 
 
 def read_callbacks(given: Any) -> tuple[list[dict[str, Any]], list[Any], list[str]]:

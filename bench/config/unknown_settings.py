@@ -6,6 +6,7 @@ import algorithms
 from bench.config.methods import options_of
 from bench.config.schema import SETTINGS
 from bench.errors import suggestion
+from bench.registry import Registry
 
 _ELSEWHERE = {
     **dict.fromkeys(("learning_rate", "learningrate", "local_lr", "client_lr", "step_size"), "lr"),
@@ -43,6 +44,11 @@ def unknown_setting(key: str, methods: Collection[str]) -> str:
         methods: names of the methods that it might have been an option of.
     """
     options = sorted({option for name in methods for option in options_of(name)} - {"base"})
+    if fixed := [name for name, entry in Registry("model").items() if entry.lab and key in entry.options]:
+        return (
+            f"Unknown setting {key!r}: {key} is an option of the decorator of the model {fixed[0]}; for another value, give "
+            f'the class a second name, @registered_model("{fixed[0]}-2", {key}=...), and set model={fixed[0]}-2.'
+        )
     named = usual_name(key)
     if named == key and (owners := methods_with(key)):
         return (

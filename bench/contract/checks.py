@@ -21,6 +21,7 @@ import torch
 import algorithms
 from algorithms.shared import tree
 from algorithms.shared.client_states import without_clients
+from bench.contract import pretended_gpu
 from bench.contract.cases import Case
 from bench.contract.places import hooks_in_words
 from bench.contract.toy import (
@@ -104,6 +105,12 @@ def is_trained(case: Case) -> None:
         case.method.deploy(task, states[-1], _everyone(task)) is not None,
         "deploy returned None after the last round, where a model is expected; return a Deployed.",
     )
+    for number, state in enumerate(states):
+        _require(
+            tree.all_finite(case.method.finite_check(state)),
+            f"numbers are NaN or infinite after round {number} with the learning rate {task.settings.lr}, but finite ones are "
+            f"expected; look for a logarithm, root or division of 0 in {hooks_in_words(case, *_IN_ROUNDS)}.",
+        )
 
 
 @_every_method()
@@ -316,8 +323,9 @@ def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
         fits = abs(said - exchanged) <= 1
     _require(
         fits,
-        f"traffic says {said:,} bytes per client, but a client exchanged {exchanged:,.0f}; what differs between rounds must be "
-        f"in traffic too, so look at {hooks_in_words(case, 'traffic', 'downloads', 'uploads', 'init_client', 'init_server')}.",
+        f"traffic says {said:,} bytes per client, but a client exchanged {exchanged:,.0f}; "
+        f"{_why_it_differs(method.init(task), state)}, so look at "
+        f"{hooks_in_words(case, 'traffic', 'downloads', 'uploads', 'init_client', 'init_server')}.",
     )
     cohort = len(task.sample_cohort(0).ids)
     whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
@@ -460,6 +468,20 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
         raise Violation(f"diagnostics are no JSON after training that diverged ({error}); look at {where}.") from error
 
 
+@_every_method({"engine": "loop"}, {"engine": "vectorised"})
+def hooks_compute_where_their_tensors_are(case: Case, engine: str) -> str | None:
+    """Hooks make tensors on the device of their arguments, as a GPU needs it."""
+    try:
+        with pretended_gpu.session():
+            torch.ones(1, device=pretended_gpu.NAME)
+    except (ImportError, AttributeError, RuntimeError):
+        return "not tried, because this release of torch cannot pretend to have a GPU"
+    with pretended_gpu.session():
+        task = toy_task(**case.settings(device=pretended_gpu.NAME, dtype=torch.float32, engine=engine, local_epochs=1))
+        case.method.deploy(task, train(case.method, task), _everyone(task))
+    return None
+
+
 @_every_method()
 def description_is_one_sentence(case: Case) -> None:
     """The first line of its file describes it in one sentence of fewer than 120 letters."""
@@ -483,6 +505,24 @@ def _clone(state):
     if isinstance(state, dict):
         return {key: _clone(value) for key, value in state.items()}
     return state.clone() if isinstance(state, torch.Tensor) else state
+
+
+def _why_it_differs(first: Any, last: Any) -> str:
+    """What a client exchanges differs between rounds: why, or what to do about it."""
+    if not (changed := _changed_type(first, last)):
+        return "what differs between rounds must be in traffic too"
+    return f"{changed}, but state keeps its types: make it from a param, as leaf.new_zeros(...)"
+
+
+def _changed_type(first: Any, last: Any, path: str = "") -> str:
+    """The first entry of two states whose type differs, and how: "server.seen begins as torch.float32 and becomes
+    torch.float64"; "" if there is none."""
+    if isinstance(first, dict) and isinstance(last, dict):
+        shared = [key for key in first if key in last]
+        within = (_changed_type(first[key], last[key], f"{path}.{key}" if path else str(key)) for key in shared)
+        return next(filter(None, within), "")
+    both = isinstance(first, torch.Tensor) and isinstance(last, torch.Tensor)
+    return f"{path} begins as {first.dtype} and becomes {last.dtype}" if both and first.dtype != last.dtype else ""
 
 
 def _count(state) -> int:

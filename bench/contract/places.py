@@ -155,6 +155,13 @@ def _advice(entries: Sequence[Entry], error: Exception) -> str:
     """What to do about an error that many make; "" if it is another one."""
     if isinstance(error, dataclasses.FrozenInstanceError):
         return "methods keep nothing between rounds: return it as state, from init_server or init_client on"
+    said = str(error).lower()
+    if isinstance(error, RuntimeError) and ("same dtype" in said or "same device" in said):
+        what = "type" if "same dtype" in said else "device"
+        return (
+            f"make a tensor with the {what} of those that it meets, as leaf.new_zeros(...), mask.to(leaf.dtype) or "
+            "torch.arange(count, device=batch.y.device)"
+        )
     if not isinstance(error, KeyError) or not error.args:
         return ""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]

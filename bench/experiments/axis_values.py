@@ -10,7 +10,8 @@ from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, unknown
 from bench.experiments.labels import UNWRAPPED
 
-_PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid"}  # settings that any value fits
+# Settings that any value fits; images of a user have no usual model.
+_PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid", "model": "simple-cnn"}
 
 
 def validate_values(axes: object, settings: object) -> list[str]:

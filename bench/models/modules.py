@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from bench.errors import suggestion
 from bench.models.base import BoundModel, Model, Params
-from bench.registry import Entry
+from bench.registry import Entry, Registry
 
 Build = Callable[..., nn.Module]
 _TRIED = 4  # images of the trial
@@ -416,8 +416,8 @@ def _built(kind: type[FromModule], shape: tuple[int, int, int], num_classes: int
             raise
         except Exception as error:  # whatever the code of a module raises
             raise ValueError(
-                f"The model {kind.__name__} cannot be built for images of {_size(shape)} and {num_classes} classes: "
-                f"{_in_words(error)}"
+                f"The model {kind.__name__}{_place(kind, error)} cannot be built for images of {_size(shape)} and "
+                f"{num_classes} classes: {_in_words(error)}"
             ) from error
         if not isinstance(module, nn.Module):
             raise ValueError(f"The model {kind.__name__} must make a torch.nn.Module, but got {module!r:.80}.")
@@ -489,7 +489,8 @@ def _output(kind: type[FromModule], module: nn.Module, images: Tensor) -> Tensor
             return module(images)
     except Exception as error:  # whatever the code of a module raises
         raise ValueError(
-            f"The model {kind.__name__} cannot take images of {_size(images.shape[1:])}: {_in_words(error)}"
+            f"The model {kind.__name__}{_place(kind, error)} cannot take images of {_size(images.shape[1:])}: "
+            f"{_in_words(error)}"
         ) from error
 
 
@@ -559,6 +560,12 @@ def _seed(generator: torch.Generator) -> int:
 
 def _size(shape: Any) -> str:
     return "x".join(map(str, shape))
+
+
+def _place(kind: type[FromModule], error: Exception) -> str:
+    """ " in mylab/models/tiny.py, line 9" of a model of a lab that has raised an error; "" of any other."""
+    entry = Registry("model").get(kind.__name__)
+    return f" in {entry.place_of(error)}," if entry and entry.lab else ""
 
 
 def _in_words(error: Exception) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 import algorithms
+from bench.contract import pretended_gpu
 from bench.contract.toy import toy_task
 from bench.simulation.engines import ENGINES
-from bench.speed import pretended_gpu
 from bench.speed.rows import Row, not_measured
 from bench.speed.workload import Setting
 

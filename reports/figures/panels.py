@@ -138,14 +138,18 @@ def first_runs(grid: StoredGrid, records: Records, value: str | None = None) -> 
     """Title, config and run id of the first finished seed of each table cell, for figures that show one run per cell."""
     grid = with_figure_layout(grid)
     report = build(grid, records, value)
-    cells, table = {cell["run"]: cell for cell in grid["cells"]}, report.tables[0]
-    names = {column: name.plain for column, name in zip(table.columns, table.titles, strict=True)}
-    for title, lines in panels(report, table, grid):
-        for line, (found,) in lines.items():
-            run_id, *_ = done_runs(found, records)
-            caveats = data_caveats(found, table.names)
-            suffix = f" ({', '.join(caveats)})" if caveats else ""
-            yield f"{title}{suffix}, {names[line]}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+    cells, keys, shown = {cell["run"]: cell for cell in grid["cells"]}, cell_keys(grid), set[tuple[str, ...]]()
+    for table in report.tables:  # methods with a model per client are not in the table of the shared models' accuracy
+        names = names_of_lines(table)
+        for title, lines in panels(report, table, grid):
+            for line, (found,) in lines.items():
+                if (cell := tuple(getattr(found, key) for key in keys)) in shown:
+                    continue
+                shown.add(cell)
+                run_id, *_ = done_runs(found, records)
+                caveats = data_caveats(found, table.names)
+                suffix = f" ({', '.join(caveats)})" if caveats else ""
+                yield f"{title}{suffix}, {names[line]}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
 
 
 def data_caveats(cell, names: Names) -> list[str]:

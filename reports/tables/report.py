@@ -128,7 +128,7 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
         further_cells=pd.concat([cells for found in further.values() for cells in found.values()], ignore_index=True)
         if any(further.values())
         else None,
-        choices=tuple(rankings.in_order(_choices(by_metric, columns_by_metric, grid), standings, grid)),
+        choices=tuple(rankings.in_order(_choices(by_metric, grid), standings, grid)),
         standings=ranked,
         spaces=tuple(rankings.in_order(filter(None, [tuning_notes.spaces(grid)]), standings, grid)),
         standings_data=standings,
@@ -164,17 +164,15 @@ def _cells_by_metric(
 ) -> dict[str, pd.DataFrame]:
     """Metric -> the cells of its table with gains, published numbers and tests.
 
-    Where metrics stand side by side, all are of the point of a tuning set that the first one chooses.
+    Where metrics stand side by side, all are of the point of a tuning set that the first one chooses which the cell has.
     """
     keys, found = cell_keys(grid), dict[str, pd.DataFrame]()
     for metric in _known_at(value, columns):
         runs = runs_of(metric, value)
         runs = runs[runs[grid["report"]["columns"]].isin(columns[metric])]
+        cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
         if grid["report"].get("metrics") and found:
-            chosen = next(iter(found.values()))
-            cells = _summarise_chosen(runs, chosen, grid, metric)
-        else:
-            cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
+            cells = _of_chosen(cells, runs, pd.concat(found.values()), grid, metric)
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
         against = grid["report"].get("against")
@@ -184,13 +182,21 @@ def _cells_by_metric(
     return found
 
 
-def _summarise_chosen(runs: pd.DataFrame, chosen: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
-    """Cells of the settings that were chosen by another metric, which also tells what was tried."""
+def _of_chosen(
+    cells: pd.DataFrame, runs: pd.DataFrame, earlier: pd.DataFrame, grid: StoredGrid, metric: str
+) -> pd.DataFrame:
+    """Cells of the settings that the first of the earlier metrics has chosen, which also tells what was tried.
+
+    A cell that has none of the earlier metrics chooses by this one: a method with a model per client has no `accuracy`.
+    """
     keys = cell_keys(grid)
+    chosen = earlier[earlier["done"] > 0].drop_duplicates(keys)[[*keys, "choice", "settings", "tried"]]
+    free = ~pd.MultiIndex.from_frame(cells[keys]).isin(pd.MultiIndex.from_frame(chosen[keys]))
+    chosen = pd.concat([chosen, cells.loc[free, chosen.columns]])
     points = pd.MultiIndex.from_frame(chosen[[*keys, "choice"]])
     of_points = runs[pd.MultiIndex.from_frame(runs[[*keys, "choice"]]).isin(points)]
     cells = summarise(of_points, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
-    about = cells[keys].merge(chosen[[*keys, "settings", "tried"]], on=keys, how="left")
+    about = cells[keys].merge(chosen, on=keys, how="left")
     complete = cells["complete"] & (about["tried"] == about["settings"])
     return cells.assign(settings=about["settings"], tried=about["tried"], complete=complete)
 
@@ -206,13 +212,14 @@ def _further_tables(further: dict[str, dict[str, pd.DataFrame]], grid: StoredGri
             yield from tables
 
 
-def _choices(by_metric: dict[str, pd.DataFrame], columns: dict[str, set[str]], grid: StoredGrid) -> Iterator[Table]:
-    """Tables of chosen hyper-parameters; a column with several metrics is only in the first metric's table."""
-    listed: set[str] = set()
+def _choices(by_metric: dict[str, pd.DataFrame], grid: StoredGrid) -> Iterator[Table]:
+    """Tables of chosen hyper-parameters; a cell with several metrics is only in the first metric's table."""
+    listed = pd.MultiIndex.from_tuples([], names=cell_keys(grid))
     for metric, cells in by_metric.items():
-        if table := tuning_notes.table(cells[~cells[grid["report"]["columns"]].isin(listed)], grid, metric):
+        keys = pd.MultiIndex.from_frame(cells[cell_keys(grid)])
+        if table := tuning_notes.table(cells[~keys.isin(listed)], grid, metric):
             yield table
-        listed |= columns[metric]
+        listed = listed.append(keys[tuning_notes.have_ended(cells, grid)])
 
 
 def _standings(

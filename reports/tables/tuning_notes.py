@@ -67,10 +67,7 @@ def search_in_words(grid: StoredGrid) -> str:
 
 def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
     """The chosen hyper-parameters of a metric's cells, one row per cell with a choice; None if no cell has one."""
-    # What a study has chosen that missed is told, too.
-    missed = cells["diverged"] + cells["failed"] if studies_of(grid) else 0
-    ended = cells["done"] + missed > 0
-    chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & ended]
+    chosen = cells[((cells["searched"] > 0) | (cells["settings"] > 1)) & have_ended(cells, grid)]
     if chosen.empty:
         return None
     names, digits = Names.of_grid(grid), 3 if is_board(grid) else 4
@@ -90,6 +87,12 @@ def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
         if cell
     )
     return Table(metric, (*laid_out.row_keys, laid_out.column_key), ("Chosen",), tuple(rows), title=TITLE, names=names)
+
+
+def have_ended(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
+    """Which cells have a result of their metric, or a study that missed: what that has chosen is told, too."""
+    missed = cells["diverged"] + cells["failed"] if studies_of(grid) else 0
+    return cells["done"] + missed > 0
 
 
 def spaces(grid: StoredGrid) -> Table | None:

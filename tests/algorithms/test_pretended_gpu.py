@@ -10,11 +10,11 @@ from algorithms import Algorithm
 from algorithms.shared import tree
 from algorithms.shared.client_states import are_client_rows, rows_of
 from bench import models
+from bench.contract import pretended_gpu
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.evaluation import measure
 from bench.simulation.task import Task
-from bench.speed import pretended_gpu
 from tests.support import kinds
 from tests.support.pretended import MOST_KERNELS, MOST_WAITS, require_pretended_gpu
 from tests.support.toy import assert_equal, settings_for, toy_method, toy_task

@@ -13,6 +13,7 @@ from bench import models, plugins, registry
 from bench.cli import options
 from bench.cli.console import console
 from bench.cli.listing import listing_table
+from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import to_json
@@ -85,7 +86,11 @@ def test_without_its_folder_nothing_of_a_lab_is_there(lab, monkeypatch):
         ),
         (
             {"algorithms/mine.py": METHOD.replace("strength=0.5", "symbols={1: 2}")},
-            'mylab/algorithms/mine.py: got @registered("fedmine", symbols={1: 2}), expected a name and options, all constants',
+            "mylab/algorithms/mine.py: symbols of fedmine must be texts by option, but got {1: 2}.",
+        ),
+        (
+            {"callbacks/mine.py": '@registered_callback("mine", percent="low")\nclass Mine(Callback):\n    pass\n'},
+            "mylab/callbacks/mine.py: percent of mine must be a tuple, but got 'low'; write ('low',).",
         ),
         (
             {"algorithms/mine.py": METHOD.replace("fedmine", "a/../b")},
@@ -98,6 +103,7 @@ def test_what_would_hide_something_else_is_refused_with_both_files(lab, files, s
     lab(files)
     with pytest.raises(ConfigError, match=sentence if ".*" in sentence else re.escape(sentence)):
         algorithms.title_of("fedavg")
+        [*registry.Registry("callback")]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +142,45 @@ def test_a_model_of_the_harness_takes_no_options_from_its_decorator(lab):
         ValueError, match=r"mylab/models/wide.py: options of registered_model, here width, .* Wide is a Model"
     ):
         models.load("wide")
+
+
+NETWORK = """
+from torch import nn
+from bench.models import registered_model
+
+@registered_model("wide", width=3)
+class Wide(nn.Module):
+    def __init__(self, input_shape, num_classes, width):
+        super().__init__()
+        self.fc = nn.Linear(width, num_classes)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (NETWORK, "wide in mylab/models/wide.py, line 12, cannot take images of 1x8x8: RuntimeError"),
+        (
+            NETWORK.replace("width)", "depth)"),
+            "wide in mylab/models/wide.py, cannot be built for images of 1x8x8 and 10",
+        ),
+    ],
+)
+def test_an_error_in_a_module_is_told_with_its_file_and_line(lab, text, sentence):
+    lab({"models/wide.py": text})
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        models.load("wide")((1, 8, 8), 10)
+
+
+def test_an_option_of_a_models_decorator_is_no_setting_but_a_second_name(lab):
+    lab({"models/wide.py": NETWORK})
+    assert unknown_setting("width", []) == (
+        "Unknown setting 'width': width is an option of the decorator of the model wide; for another value, give the class a "
+        'second name, @registered_model("wide-2", width=...), and set model=wide-2.'
+    )
 
 
 def test_an_alias_that_is_the_name_of_another_model_is_refused(lab):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bench.speed import pretended_gpu
+from bench.contract import pretended_gpu
 
 # A local step of FedAvg with the simple CNN may launch so many kernels: of one client on the loop, of all at once else.
 MOST_KERNELS = {"loop": 60, "vectorised": 90}

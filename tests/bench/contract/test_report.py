@@ -14,6 +14,7 @@ from bench.contract.checks import (
     both_engines_agree,
     divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
+    hooks_compute_where_their_tensors_are,
     is_trained,
     what_a_run_costs_is_known_before,
 )
@@ -315,6 +316,15 @@ RESULT = (
             'returned an update with work, but "delta" is expected; send trained params - view.params as "delta", or override '
             "weighted_means and server_step, which read it.",
         ),
+        (
+            "def init_server(self, task, params):\n        return {'drift': params}\n\n    broadcast = ('drfit',)",
+            "returned drift, but clients get drfit of the server state, as broadcast or seeded says; return it, or correct the "
+            "name.",
+        ),
+        (
+            "def personal_model(self, data, plan, view):\n        return {'own': view.params}\n\n    personal = True",
+            'returned own, but "params" and "buffers" are expected; write return {"params": params, "buffers": view.buffers}.',
+        ),
     ],
 )
 def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(lab, hook, sentence):
@@ -322,6 +332,57 @@ def test_what_a_hook_returned_wrong_is_told_with_its_line_and_what_is_expected(l
     (outcome,) = outcomes(lab(text))
     name = hook.split("(")[0].removeprefix("def ")
     assert outcome.sentence == f"{name} in {PLACE}, line 13, {sentence}"
+
+
+def test_a_personal_method_without_its_hook_is_told_which_one(lab):
+    (outcome,) = outcomes(lab(method_files.RUNNABLE + "\n    personal = True\n"))
+    assert outcome.sentence == (
+        "FedMine says that it is personal, but has no hook personal_model; write one that returns "
+        '{"params": params, "buffers": view.buffers}, or override deploy.'
+    )
+
+
+def test_numbers_that_are_nan_from_the_start_are_no_change_in_place(lab):
+    assert found(lab(RIGHT.replace("self.strength * drift", "drift.sqrt()")), is_trained).endswith(
+        "numbers are NaN or infinite after round 1 with the learning rate 0.05, but finite ones are expected; look for a "
+        f"logarithm, root or division of 0 in local_loss in {PLACE}."
+    )
+
+
+ONE_HOT = "batch.mean((batch.y[:, None] == torch.arange(3{on})).to(params['linear1.weight'].dtype).sum(1)) * drift"
+
+
+def test_a_tensor_of_another_device_is_found_without_a_gpu(lab):
+    text = RIGHT.replace("from algorithms", "import torch\nfrom algorithms", 1)
+    case = lab(text.replace("self.strength * drift", ONE_HOT.format(on="")))
+    sentence = found(case, hooks_compute_where_their_tensors_are)
+    assert f"{PLACE}, line 16, in local_loss (return " in sentence
+    assert sentence.endswith(
+        "make a tensor with the device of those that it meets, as leaf.new_zeros(...), mask.to(leaf.dtype) or "
+        "torch.arange(count, device=batch.y.device)."
+    )
+    case = lab(text.replace("self.strength * drift", ONE_HOT.format(on=", device=batch.y.device")))
+    assert found(case, hooks_compute_where_their_tensors_are).startswith("ok: ")
+
+
+def test_a_product_of_tensors_of_two_types_is_told_what_to_do(lab):
+    text = RIGHT.replace("from algorithms", "import torch\nfrom algorithms", 1)
+    sentence = found(
+        lab(text.replace("self.strength * drift", "(torch.ones(1, 6) @ batch.x.flatten(1)).sum()")), is_trained
+    )
+    assert "make a tensor with the type of those that it meets" in sentence
+
+
+def test_state_that_changes_its_type_is_named_where_traffic_differs(lab):
+    text = RIGHT.replace("from algorithms", "import torch\nfrom algorithms", 1) + (
+        "\n    broadcast = ('seen',)\n\n    def init_server(self, task, params):\n        return {'seen': torch.zeros(())}\n\n"
+        "    def server_step(self, task, params, server, update, cohort):\n"
+        "        return tree.add(params, update['delta']), {'seen': server['seen'] + tree.norm(update['delta'])}\n"
+    )
+    assert (
+        "server.seen begins as torch.float32 and becomes torch.float64, but state keeps its types: make it from a param"
+        in found(lab(text), what_a_run_costs_is_known_before)
+    )
 
 
 def test_a_delta_of_half_precision_is_added_to_params(lab):
@@ -358,11 +419,15 @@ def test_a_method_with_cycles_says_so_by_has_model():
         (["fedmin"], "Unknown algorithm 'fedmin'. Did you mean 'fedmine'?"),
         (["fedmine", "--set", "strenth=2"], "Unknown setting or option of fedmine 'strenth'. Did you mean 'strength'?"),
         (["fedmine", "--no-effect", "strenth"], "Unknown option of fedmine 'strenth'. Did you mean 'strength'?"),
+        (
+            ["fedmine", "--set", "strength=7"],
+            f"FedMine in {PLACE} failed in line 18: NameError: name 'least' is not defined.",
+        ),
         (["fedmine", "--set", "strength=much"], "fedmine: strength must be a valid number, but got 'much'."),
     ],
 )
 def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, arguments, sentence):
-    lab()
+    lab(RIGHT + "\n    def __post_init__(self):\n        assert self.strength < 5 or least\n")
     code, text = in_this_process(*arguments, command="check")
     assert sentence in text and code == 2
 

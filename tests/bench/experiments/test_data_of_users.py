@@ -20,7 +20,7 @@ from bench.execution.worker import Worker, inspect_machine
 from bench.experiments import runs_of_paths
 from bench.experiments.cells import select, to_json
 from bench.experiments.expansion import expand
-from bench.experiments.grid_loading import make_grid, single
+from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.importing import merge_results
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.store import Store
@@ -262,3 +262,15 @@ def test_models_are_scored_on_own_tests_and_on_all_of_them_together(here):
     )
     without = Run(resolve(settings("digits", rounds=1)), digits)
     assert without.task.federation.test_clients is None and len(without.task.federation.test_labels) == 360
+
+
+def test_a_grid_with_another_mistake_is_not_said_to_lack_its_model(here):
+    grid = {"axes": {"dataset": ["imagefolder:leaves"], "partition": ["iid"], "algorithm": ["fedavg"], "seed": [0]}}
+    grid |= {"settings": {"model": "mlp"}, "report": {"metrics": ["acuracy"]}}
+    (here / "wrong.yaml").write_text(json.dumps(grid))
+    with pytest.raises(ConfigError) as raised:
+        load_grid("wrong.yaml")
+    mistakes = raised.value.mistakes
+    assert any("acuracy" in one for one in mistakes) and not any("model is missing" in one for one in mistakes), (
+        mistakes
+    )

@@ -3,8 +3,9 @@
 import re
 from types import SimpleNamespace
 
+from bench.contract import pretended_gpu
 from bench.simulation.engines import ENGINES
-from bench.speed import launches, pretended_gpu
+from bench.speed import launches
 from tests.support.pretended import MOST_KERNELS, MOST_WAITS, require_pretended_gpu
 
 require_pretended_gpu()

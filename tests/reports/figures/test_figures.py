@@ -22,7 +22,7 @@ from bench.results.store import Store
 from reports import api
 from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
-from reports.figures.panels import Series
+from reports.figures.panels import Series, first_runs
 
 CLASSES = 4
 
@@ -530,3 +530,14 @@ def test_a_curve_of_seeds_without_a_common_round_has_no_point():
     rows = [[{"round": number, "accuracy": 0.5}] for number in (1, 2)]
     assert len(figure_curves._curve(rows, "accuracy", "sample")["mean"]) == 0
     assert len(figure_curves._curve([[{"round": 1}]], "accuracy", "sample")["mean"]) == 0
+
+
+def test_first_runs_are_of_every_cell_also_of_methods_with_a_model_per_client(store):
+    store.reproduces = store.verdict = None
+    store.report = {**store.report, "metrics": ["accuracy", "local_accuracy"]}
+    store.add("cifar10 label-2", "fedprox", [0.5, 0.6]).add("cifar10 label-2", "ditto", [0.5, 0.6], personal=True)
+    saved = Store(store.save())
+    grid = saved.grid(f"small_table@{store.budget}")
+    records = {cell["run"]: saved.record(cell["run"]) for cell in grid["cells"]}
+    found = [(title, config["algorithm"]["name"]) for title, config, _ in first_runs(grid, records)]
+    assert found == [("CIFAR-10, #C = 2, FedProx, seed 0", "fedprox"), ("CIFAR-10, #C = 2, Ditto, seed 0", "ditto")]

@@ -120,3 +120,23 @@ def test_all_rounds_of_a_tuned_grid_have_a_column_for_what_was_chosen(searched):
 def test_where_nothing_was_chosen_there_is_no_table_of_choices(store):
     store.add("cifar10 label-2", "fedrs", [0.5], choice={"alpha": 0.5})
     assert "Chosen hyper-parameters" not in text_of(store)
+
+
+def test_methods_without_the_first_metric_choose_by_the_next_one_and_show_their_choice(store, report_of):
+    """A method with a model per client has no `accuracy`."""
+    store.reproduces = store.verdict = None
+    store.report = {**store.report, "metrics": ["accuracy", "local_accuracy", "global_accuracy"]}
+    for mu, score in ((0.1, 0.3), (1.0, 0.6)):
+        store.add("cifar10 label-2", "fedprox", [score, score], choice={"mu": mu})
+        store.add("cifar10 label-2", "ditto", [score, score], choice={"proximal_weight": mu}, personal=True)
+    report = report_of(store)
+    cells = report.cells.set_index(["metric", "algorithm"])
+    for metric, mean in (("local_accuracy", 70), ("global_accuracy", 60)):
+        found = cells.loc[metric, "ditto"]
+        assert (found["mean"], found["choice"]) == (pytest.approx(mean), "proximal_weight=1.0")
+        assert found["complete"] and found["tried"] == 2
+    assert cells.loc["accuracy", "fedprox"]["choice"] == "mu=1.0"
+    assert [(table.metric, [row.labels[-1] for row in table.rows]) for table in report.choices] == [
+        ("accuracy", ["fedprox"]),
+        ("local_accuracy", ["ditto"]),
+    ]

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from algorithms.shared import tree
-from bench.speed import pretended_gpu
-from bench.speed.pretended_gpu import NAME
+from bench.contract import pretended_gpu
+from bench.contract.pretended_gpu import NAME
 from tests.support.pretended import require_pretended_gpu
 
 require_pretended_gpu()
