@@ -42,6 +42,8 @@ FOR_PEOPLE = {
     "less_is_better": tuple,
 }  # arguments of a decorator that are no options
 
+_WRITTEN = {str: "a text", dict: 'a dict, as {"key": "text"}', tuple: 'a tuple of texts, as ("text",)'}
+
 
 class Kind(NamedTuple):
     """A kind of things with names.
@@ -361,10 +363,7 @@ def _arguments(text: str, place: str, decorator: str) -> tuple[str, dict[str, An
         raise ValueError(f"{place}: got {text}, expected {wanted}.") from error
     for key, kind in FOR_PEOPLE.items():
         if key in given and not isinstance(given[key], kind):
-            written = f"({given[key]!r},)" if kind is tuple else f"a {kind.__name__}"
-            raise ValueError(
-                f"{place}: {key} of {name} must be a {kind.__name__}, but got {given[key]!r}; write {written}."
-            )
+            raise ValueError(f"{place}: {key} of {name} must be {_WRITTEN[kind]}, but got {given[key]!r}.")
     if not all(isinstance(text, str) for pair in given.get("symbols", {}).items() for text in pair):
         raise ValueError(f"{place}: symbols of {name} must be texts by option, but got {given['symbols']!r}.")
     odd = [text for text in (name, *given.get("aliases", ())) if not _NAME.fullmatch(str(text))]

@@ -90,7 +90,7 @@ def test_without_its_folder_nothing_of_a_lab_is_there(lab, monkeypatch):
         ),
         (
             {"callbacks/mine.py": '@registered_callback("mine", percent="low")\nclass Mine(Callback):\n    pass\n'},
-            "mylab/callbacks/mine.py: percent of mine must be a tuple, but got 'low'; write ('low',).",
+            "mylab/callbacks/mine.py: percent of mine must be a tuple of texts, as (\"text\",), but got 'low'.",
         ),
         (
             {"algorithms/mine.py": METHOD.replace("fedmine", "a/../b")},
@@ -206,7 +206,7 @@ PEOPLE = "title latex description symbols aliases style percent more_is_better l
 @pytest.mark.parametrize("key", PEOPLE.split())
 def test_what_a_decorator_says_for_people_has_its_type_and_is_no_option(key, lab):
     lab({"algorithms/mine.py": METHOD.replace("strength=0.5", f"{key}=0.5")})
-    with pytest.raises(ConfigError, match=f"{key}=0.5.*, expected a name and options"):
+    with pytest.raises(ConfigError, match=f"mine.py: {key} of fedmine must be a .*, but got 0.5"):
         algorithms.title_of("fedavg")
 
 
