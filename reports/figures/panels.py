@@ -140,7 +140,7 @@ def first_runs(grid: StoredGrid, records: Records, value: str | None = None) -> 
     report = build(grid, records, value)
     cells, keys, shown = {cell["run"]: cell for cell in grid["cells"]}, cell_keys(grid), set[tuple[str, ...]]()
     for table in report.tables:  # methods with a model per client are not in the table of the shared models' accuracy
-        names = names_of_lines(table)
+        names = {column: name.plain for column, name in zip(table.columns, table.titles, strict=True)}
         for title, lines in panels(report, table, grid):
             for line, (found,) in lines.items():
                 if (cell := tuple(getattr(found, key) for key in keys)) in shown:
