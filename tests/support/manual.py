@@ -17,8 +17,10 @@ import search_spaces
 from bench import plugins, worker
 from bench.cli import options as given
 from bench.cli.app import app
+from bench.errors import ConfigError
+from bench.experiments import selection
 from bench.experiments.cells import Cell, select
-from bench.experiments.expansion import expand
+from bench.experiments.expansion import Refused, expand
 from bench.experiments.grid_loading import load_grid, single
 from bench.gpu_check import main as gpu_check
 from bench.speed import main as speed
@@ -41,7 +43,7 @@ _OTHERS = (
     "python -m pip install uv",
     "export SKEWBENCH_PLUGINS=",
 )  # to get the code, what installs packages, and a variable that is read
-_EXPANDED: dict[str, list[Cell]] = {}
+_EXPANDED: dict[str, tuple[list[Cell], list[Refused]]] = {}
 
 
 class Block(NamedTuple):
@@ -161,8 +163,14 @@ def cells_of(grid: str | None, options: dict) -> list[Cell]:
     budget, here = options.get("budget") or "paper", (*plugins.folders(), os.getcwd())
     key = repr((spec, budget, overrides, seeds, replaced, here))
     if key not in _EXPANDED:  # most commands choose a few cells of a grid that another one has expanded
-        _EXPANDED[key] = expand(spec, budget, overrides=overrides, seeds=seeds, missing=replaced, substitutes=replaced)
-    return select(_EXPANDED[key], given.read_only(options.get("only")))
+        refused: list[Refused] = []
+        substituted = {"missing": replaced, "substitutes": replaced}
+        cells = expand(spec, budget, overrides=overrides, seeds=seeds, refused=refused, **substituted)
+        _EXPANDED[key] = cells, refused
+    (cells, refused), only = _EXPANDED[key], given.read_only(options.get("only"))
+    if mistakes := [line for point in refused if selection._is_needed(point, only, spec) for line in point.mistakes]:
+        raise ConfigError(mistakes)
+    return select(cells, only, refused)
 
 
 def _check_pytest(arguments: list[str]) -> None:
