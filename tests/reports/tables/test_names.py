@@ -149,5 +149,5 @@ def test_two_symbols_of_one_option_are_refused(registered):
 
 def test_a_title_that_is_no_text_is_refused(registered):
     registered(mine='@registered("mine", title=3)\nclass Mine:\n    pass\n')
-    with pytest.raises(ValueError, match="title of mine must be a str, but got 3; write a str."):
+    with pytest.raises(ValueError, match="title of mine must be a text, but got 3."):
         algorithms.title_of("mine")
