@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 QUEUE = ROOT / "docs" / "examples" / "queue.yaml"
-_INTERRUPTED = 130
+_INTERRUPTED = (130, 143)  # by the keyboard, by SIGTERM
 
 
 def read_queue(path: Path = QUEUE) -> list[dict]:
@@ -88,7 +88,7 @@ def main() -> None:
             ended.touch()
             continue
         left.append(entry["name"])
-        if code < 0 or code == _INTERRUPTED:
+        if code < 0 or code in _INTERRUPTED:
             break
     if left:
         sys.exit(f"{', '.join(left)} not ended; the same call continues with {'it' if len(left) == 1 else 'them'}.")
