@@ -12,6 +12,7 @@ import algorithms
 from bench import references
 from bench.errors import suggestion
 from bench.experiments.labels import UNWRAPPED, number
+from bench.published.lookup import PAPERS
 from bench.published.tolerances import rule
 from bench.registry import Registry
 from bench.results.ids import is_metric_name
@@ -276,6 +277,8 @@ def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: N
         names: those of the grid.
     """
     compared, reproduces = cells[cells["published"].notna()], grid["reproduces"]
+    if reproduces and reproduces["paper"] not in PAPERS:
+        yield f"Without published values: those of {reproduces['paper']} are in no folder that is in use (--plugins DIR)."
     if compared.empty or not reproduces:
         return
     paper, table = names.value("algorithm", reproduces["paper"]).plain, str(reproduces["table"])

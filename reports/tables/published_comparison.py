@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from bench.published.lookup import Published, find
+from bench.published.lookup import PAPERS, Published, find
 from bench.published.tolerances import Rule, rule
 from bench.results.records import StoredGrid
 from datasets.info import INFO
@@ -65,7 +65,7 @@ def compare(cells: pd.DataFrame, grid: StoredGrid, metric: str, value: str) -> p
 
 
 def _counterpart(cell: dict, grid: StoredGrid, metric: str) -> Published | None:
-    if not grid["reproduces"] or cell["substitute"] or cell["data_note"]:
+    if not grid["reproduces"] or grid["reproduces"]["paper"] not in PAPERS or cell["substitute"] or cell["data_note"]:
         return None
     for published_metric in _PUBLISHED_METRICS.get(metric, (metric,)):
         found = find(

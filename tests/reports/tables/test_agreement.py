@@ -2,6 +2,8 @@
 
 import pytest
 
+from reports import api
+
 
 def said(report):
     return [note for note in report.notes if note.startswith("Agreement")]
@@ -107,3 +109,11 @@ def test_a_grid_that_mirrors_nothing_or_has_no_complete_row_says_nothing(store, 
     assert said(report_of(store)) == []
     store.reproduces = None
     assert said(report_of(store)) == []
+
+
+@pytest.mark.parametrize("style", ["check", "paper"])
+def test_published_numbers_of_a_folder_that_is_not_in_use_are_left_out_and_said(table_1, style):
+    table_1.reproduces = {"paper": "of-somebody", "table": 1}
+    text = api.render(table_1.save(), "small_table", "paper", style=style)
+    said = "Without published values: those of of-somebody are in no folder that is in use (--plugins DIR)."
+    assert (said in text) == (style == "check") and "(53.6" not in text
