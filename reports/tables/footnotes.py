@@ -199,12 +199,18 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     listed = f"({', '.join(map(str, seeds))})"
     alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
-    if studies := studies_of(grid):
-        each = "; ".join(", ".join(map(str, study)) for study in studies)
-        counted = "1 study" if len(studies) == 1 else f"{len(studies)} studies"
-        spread = f"median [lowest, highest] over {counted}, a study is the mean over its seeds ({each})"
+    if studies_of(grid):
+        spread = over_studies(grid)
     common = "".join(f"; {fact}" for fact in [in_common(grid)] if fact)
     return f"Accuracy in percent on the {split_of(grid)} split, {ROUNDS_OF[value]}; {spread}{common}; {_budget(grid)}."
+
+
+def over_studies(grid: StoredGrid) -> str:
+    """What the numbers of a grid with studies are, and the seeds of each."""
+    studies = studies_of(grid)
+    each = "; ".join(", ".join(map(str, study)) for study in studies)
+    counted = "1 study" if len(studies) == 1 else f"{len(studies)} studies"
+    return f"median [lowest, highest] over {counted}, a study is the mean over its seeds ({each})"
 
 
 def _budget(grid: StoredGrid) -> str:

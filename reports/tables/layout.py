@@ -271,17 +271,21 @@ def _show(cell, names: Names) -> Cell:
     )
 
 
-def measured(cell) -> str:
-    """The mean, and over which seeds it is where some have not reached the target; of studies the median and the range."""
+def measured(cell, digits: int | None = None) -> str:
+    """The mean, and over which seeds it is where some have not reached the target; of studies the median and the range.
+
+    Args:
+        digits: decimals of a paper's percentages.
+    """
     reached = cell.done - cell.missed
     if not reached:
         return NOT_REACHED if cell.done else ""
     if cell.studies:
         if math.isnan(cell.mean):
             return f"{NOT_REACHED} by {cell.missed} of {cell.done} studies" if cell.missed else ""
-        median, low, high = (printed(cell.metric, value) for value in (cell.mean, cell.low, cell.high))
+        median, low, high = (printed(cell.metric, value, digits) for value in (cell.mean, cell.low, cell.high))
         return (median if low == high else f"{median} [{low}, {high}]") + which_seeds(cell)
-    return _joined(with_std(cell.metric, cell.mean, cell.std)) + which_seeds(cell)
+    return _joined(with_std(cell.metric, cell.mean, cell.std, digits)) + which_seeds(cell)
 
 
 def which_seeds(cell) -> str:

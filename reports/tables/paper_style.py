@@ -13,9 +13,28 @@ from bench.published.printing import Printing, printed_of, printing_of
 from bench.results.metrics import ACCURACIES, METRICS
 from bench.results.records import StoredCell, StoredGrid
 from reports.tables import measured as measured_tables
-from reports.tables.aggregate import cell_keys, compared_keys, competitors_of, contest_keys, label, row_keys, split_of
-from reports.tables.footnotes import ROUNDS_OF, in_common, is_smoke
-from reports.tables.layout import NOT_REACHED, Cell, Table, arrange, caveats_of, side_by_side, which_seeds, with_std
+from reports.tables.aggregate import (
+    cell_keys,
+    compared_keys,
+    competitors_of,
+    contest_keys,
+    label,
+    row_keys,
+    split_of,
+    studies_of,
+)
+from reports.tables.footnotes import ROUNDS_OF, in_common, is_smoke, over_studies
+from reports.tables.layout import (
+    NOT_REACHED,
+    Cell,
+    Table,
+    arrange,
+    caveats_of,
+    measured,
+    side_by_side,
+    which_seeds,
+    with_std,
+)
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
 from reports.tables.significance import competitors, mark_best, merits
@@ -206,7 +225,9 @@ def _budget(grid: StoredGrid) -> str:
 
 
 def _over_seeds(cells: pd.DataFrame, grid: StoredGrid, std: bool) -> str:
-    """Over how many seeds the means are, which may differ between cells."""
+    """Over how many seeds the means are, which may differ between cells; of studies what the numbers are."""
+    if studies_of(grid):
+        return over_studies(grid)
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
     done = {*cells.loc[cells["done"] > 0, "done"].tolist()} or {len(seeds)}
     low, high = min(done), max(done)
@@ -319,6 +340,9 @@ def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
+    if cell.studies:  # no paper prints a median of studies, so it has the form of the style check
+        median = None if np.isnan(cell.mean) else cell.mean
+        return Cell(measured(cell, printing.digits), limits, best=cell.bold, mean=median, runs=runs)
     sign = "%" * (printing.percent and not about.relative and about.is_share)
     text, std = with_std(cell.metric, cell.mean, cell.std, printing.digits)
     text += sign

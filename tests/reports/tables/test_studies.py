@@ -44,6 +44,15 @@ def test_a_cell_is_the_median_over_studies_in_which_a_miss_is_the_worst(board):
     }
 
 
+def test_the_style_of_papers_has_the_median_too_and_says_that_it_is_one(board):
+    printed = api.GridReport(board.save(), "small_table", "paper").build(style="paper")
+    (table,) = printed.tables
+    shown = {row.labels[0]: [cell.measured for cell in row.cells] for row in table.rows}
+    assert shown == {"fedprox": ["60.0", "50.0 [40.0, 50.0]"], "fedavg": ["55.0 [40.0, 70.0]", "50.0 [50.0, 60.0]†"]}
+    over = "median [lowest, highest] over 3 studies, a study is the mean over its seeds (0, 1; 2, 3; 4, 5)"
+    assert over in printed.facts and "mean±std" not in printed.facts
+
+
 def test_two_misses_of_three_leave_no_median(board):
     board.cells.clear()
     board.add("cifar10 label-3", "fedavg", [0.5, 0.5, "diverged", 0.6, "failed", 0.6])
