@@ -129,8 +129,12 @@ def _unpack(file: BinaryIO, folder: Path) -> dict[str, Any]:
     with zipfile.ZipFile(file) as packed:
         held = [part for part in packed.infolist() if not (part.is_dir() and part.file_size == 0)]  # of `zip -r`
         parts = {part.filename: part for part in held}
+        if MANIFEST not in parts:  # said first, as what else is in it follows from that
+            raise _NoBundle(
+                "has no manifest (if somebody zipped a results directory by hand, unpack it and name the folder)"
+            )
         _check(held, size)
-        manifest = _manifest_of(packed, parts.pop(MANIFEST, None), len(parts))
+        manifest = _manifest_of(packed, parts.pop(MANIFEST), len(parts))
         digests = manifest["files"]
         _report_changed(parts.keys() ^ digests.keys())
         (folder / "grids").mkdir()
@@ -149,10 +153,8 @@ def _unpack(file: BinaryIO, folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo | None, count: int) -> dict[str, Any]:
+def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo, count: int) -> dict[str, Any]:
     """The manifest of a bundle of so many other files."""
-    if part is None:
-        raise _NoBundle("has no manifest")
     if part.file_size > (most := MIB + count * _MANIFEST_OF_A_FILE):
         raise _NoBundle(
             f"has a manifest of {part.file_size:,} bytes, but for {count:,} files at most {most:,} are allowed"
@@ -170,8 +172,8 @@ def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo | None, count: i
 
 def _report_changed(names: Iterable[str]) -> None:
     if wrong := sorted(names):
-        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-        raise _NoBundle(f"was changed: {wrong[0][:100]!r}{more} is not what its manifest says")
+        more = f" and {len(wrong) - 1} more are" if len(wrong) > 1 else " is"
+        raise _NoBundle(f"was changed: {wrong[0][:100]!r}{more} not what its manifest says")
 
 
 def _check(parts: list[zipfile.ZipInfo], size: int) -> None:

@@ -162,6 +162,10 @@ class Store:
 
     def check_exists(self) -> None:
         """Raises StoreError if there is no such directory, or a part of it is a link, or no folder."""
+        if self.folder.is_file():
+            raise StoreError(
+                f"{self.folder} is a file; `python -m bench import FILE.zip` takes a bundle into a results directory."
+            )
         if not self.folder.is_dir():
             raise StoreError(f"There is no results directory {self.folder}; `python -m bench run` writes one.")
         if not (self.folder / "runs").is_dir():

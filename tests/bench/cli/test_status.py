@@ -166,6 +166,11 @@ def test_what_is_no_results_directory_gets_one_sentence(tmp_path):
         2,
         f"error: There is no results directory {tmp_path}/none; `python -m bench run` writes one.\n",
     )
+    (tmp_path / "mine.zip").touch()
+    code, text = in_this_process("--results-dir", tmp_path / "mine.zip", command="status")
+    assert code == 2 and text.startswith(
+        f"error: {tmp_path}/mine.zip is a file; `python -m bench import FILE.zip` takes"
+    )
 
 
 def test_an_empty_results_directory_has_no_table(tmp_path):

@@ -127,6 +127,13 @@ def test_a_file_that_was_changed_or_left_out_and_a_foreign_manifest_are_refused(
     assert f"was changed: {record!r} is not what" in refused(bundle, tmp_path / "c")
     pack(bundle, {name: data for name, data in content.items() if name != bundles.MANIFEST})
     assert "has no manifest" in refused(bundle, tmp_path / "d")
+    pack(bundle, {"results/runs/0123456789abcdef/events.out": b"x"})
+    assert "has no manifest (if somebody zipped a results directory by hand, unpack it" in refused(
+        bundle, tmp_path / "by hand"
+    )
+    changed = {name: data + b" " for name, data in content.items() if name != bundles.MANIFEST}
+    pack(bundle, content | changed)
+    assert f" and {len(changed) - 1} more are not what its manifest says" in refused(bundle, tmp_path / "many")
     manifest = json.loads(content[bundles.MANIFEST]) | {"format": 2}
     pack(bundle, content | {bundles.MANIFEST: json.dumps(manifest).encode()})
     assert "is of the format 2" in refused(bundle, tmp_path / "e")
