@@ -244,7 +244,7 @@ def _with_conditions(conditions: Iterable[Condition], settings: Mapping[str, Any
 
 
 def _second_length(grid: GridSpec, point: _Point) -> str:
-    """How a point that gets its local epochs or steps from the command has got the others from a condition; "" if it has not."""
+    """Why a point has both local epochs and steps, one of them set by the command and one by a condition; "" if it has not."""
     for own, other in (LOCAL_LENGTHS, LOCAL_LENGTHS[::-1]):
         for condition in grid.conditions if own in point.given and point.settings[own] is not None else ():
             if condition.set.get(other) is not None and matches(condition.when, point.settings):
@@ -252,8 +252,8 @@ def _second_length(grid: GridSpec, point: _Point) -> str:
                     f"{key} {' or '.join(map(str, as_list(value)))}" for key, value in condition.when.items()
                 )
                 return (
-                    f"--set {own} cannot be used for {when}: a condition of the grid sets {other} there, which no --set replaces; "
-                    "leave these cells out by --only, or change the condition."
+                    f"--set {own} cannot be used for {when}: a condition of the grid sets {other} there, which no --set "
+                    "replaces; leave these cells out by --only, or change the condition."
                 )
     return ""
 
