@@ -19,6 +19,7 @@ from tabulate import tabulate
 
 import algorithms
 from bench.experiments.importing import label_of, merge_results
+from bench.experiments.labels import ABSENT
 from bench.files import write_file
 from bench.results import authors, verified
 from bench.results.equality import differences
@@ -26,7 +27,7 @@ from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
 from reports.formats.markdown import escape
-from reports.tables.aggregate import current_cells
+from reports.tables.aggregate import cell_keys, current_cells, label
 from reports.tables.names import Names
 
 PAGE = "board.md"  # in the folder of a pool
@@ -205,13 +206,13 @@ def _lines(
     store: Store, grid: StoredGrid, named: authors.Authors, current: Mapping[str, Mapping[str, Any]]
 ) -> list[_Line]:
     """A line for each method of a grid that has runs, in the order of its cells."""
-    records, names = store.records_of(grid), Names.of_grid(grid)
+    records, names, axes = store.records_of(grid), Names.of_grid(grid), cell_keys(grid)
     runs: dict[str, dict[str, RunRecord]] = {}
     of_labs: set[str] = set()
     for cell in current_cells(grid, records):
         record = records.get(cell["run"] or "")
         if record and record["status"] in (*_ENDED, "failed"):
-            runs.setdefault(method := _method(cell, names), {})[record["id"]] = record
+            runs.setdefault(method := _method(cell, names, axes), {})[record["id"]] = record
             entry = algorithms.REGISTRY.get(cell["config"]["algorithm"]["name"])
             of_labs |= {method} if entry is None or entry.lab else set()
     found = []
@@ -252,11 +253,12 @@ def _result(verdict: Mapping[str, Any]) -> str:
     return f"{result} ({done} of {of} rounds)" if result in _FIRST else str(result)
 
 
-def _method(cell: StoredCell, names: Names) -> str:
-    """What a board calls the method of a cell."""
-    method = names.value("algorithm", cell["config"]["algorithm"]["name"]).plain
-    base = cell["config"]["algorithm"].get("base")
-    return f"{method} of {names.value('algorithm', base['name']).plain}" if isinstance(base, Mapping) else method
+def _method(cell: StoredCell, names: Names, axes: Collection[str]) -> str:
+    """What tables of these axes call the method of a cell, with what is around it, and its base where that is on an axis."""
+    keys = ["algorithm", *["wrapper"] * bool(cell.get("wrapper"))]
+    method = names.together(keys, [label(cell, key) for key in keys]).plain
+    base = label(cell, "base") if "base" in axes else ABSENT
+    return method if base == ABSENT else f"{method} of {names.value('base', base).plain}"
 
 
 def _short(commit: str | None) -> str:

@@ -30,7 +30,7 @@ from bench.cli.data import app as data_commands
 from bench.cli.exchange import compare, export, import_
 from bench.cli.listing import KINDS, listing, listing_table
 from bench.cli.options import RESULTS
-from bench.cli.pipeline import print_saved, read_machines, run_experiment, storage_of
+from bench.cli.pipeline import check_models, print_saved, read_machines, run_experiment, storage_of
 from bench.cli.reproduction import board, reproduction
 from bench.cli.status import status
 from bench.cli.tune import tune
@@ -410,7 +410,9 @@ def describe(
         store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once
-        rows, disk = costs(cells, store, _searches(spec, cells)), disk_use(cells, of, store, at_once)
+        searches = _searches(spec, cells)
+        check_models([cell for cell in cells if cell.id not in searches], cells, of)
+        rows, disk = costs(cells, store, searches), disk_use(cells, of, store, at_once)
         written = []
         if configs:
             from bench.execution import elsewhere

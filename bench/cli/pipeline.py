@@ -61,13 +61,13 @@ def run_experiment(
         _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
         if searches:
             _warn_unsearched(selection, searches, spec)
-            _check_models(without_searches(selection, spec, searches), selection.selected, spec.grid)
+            check_models(without_searches(selection, spec, searches), selection.selected, spec.grid)
             if dry_run:
                 _print_searches(searches, store)
                 return
             selection = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
-        _check_models(plan.todo, selection.selected, spec.grid)
+        check_models(plan.todo, selection.selected, spec.grid)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
         if dry_run:
@@ -111,7 +111,7 @@ def _prepare_data_of_users(
             runs_of_paths.import_run(earlier, spec.label, store)
 
 
-def _check_models(cells: Iterable[Cell], shown: Iterable[Cell], grid: GridSpec) -> None:
+def check_models(cells: Iterable[Cell], shown: Iterable[Cell], grid: GridSpec) -> None:
     """Raises ConfigError with everything that methods refuse about the models or the clients of cells that are to be trained,
     and with methods among those shown of which the table would have no accuracy."""
     from bench.errors import ConfigError

@@ -34,6 +34,7 @@ from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10
 LOCAL_LENGTHS = ("local_epochs", "local_steps")  # of which a run has one
+TWO_LENGTHS = "Set either local_epochs or local_steps, but not both."
 
 
 def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = datasets.INFO) -> RunConfig:
@@ -69,7 +70,7 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     if settings.get("local_epochs") is None and settings.get("local_steps") is None:
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
-        mistakes.append("Set either local_epochs or local_steps, but not both.")
+        mistakes.append(TWO_LENGTHS)
     if settings.get("split") == "validation":
         settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
     versions = _check_names(settings, mistakes)

@@ -44,17 +44,18 @@ def unknown_setting(key: str, methods: Collection[str]) -> str:
         methods: names of the methods that it might have been an option of.
     """
     options = sorted({option for name in methods for option in options_of(name)} - {"base"})
+    named = usual_name(key)
+    owners = methods_with(key)
+    of_methods = f"options of {', '.join(methods) or 'no method'}: {', '.join(options) or 'none'}; {key} is of "
+    of_methods += ", ".join(owners)
     if fixed := [name for name, entry in Registry("model").items() if entry.lab and key in entry.options]:
         return (
-            f"Unknown setting {key!r}: {key} is an option of the decorator of the model {fixed[0]}; for another value, give "
-            f'the class a second name, @registered_model("{fixed[0]}-2", {key}=...), and set model={fixed[0]}-2.'
+            f"Unknown setting {key!r}: {f'{of_methods}. As to models, ' * bool(owners)}{key} is an option of the decorator of "
+            f"the model {fixed[0]}; for another value, give the class a second name, "
+            f'@registered_model("{fixed[0]}-2", {key}=...), and set model={fixed[0]}-2.'
         )
-    named = usual_name(key)
-    if named == key and (owners := methods_with(key)):
-        return (
-            f"Unknown setting {key!r}: options of {', '.join(methods) or 'no method'}: {', '.join(options) or 'none'}; "
-            f"{key} is of {', '.join(owners)}."
-        )
+    if named == key and owners:
+        return f"Unknown setting {key!r}: {of_methods}."
     if named in _OF_THE_COMMAND:
         return f"Unknown setting {key!r}: it is an option of the command, --{named.replace('_', '-')}."
     near = f" Did you mean {named!r}?" if named != key else suggestion(key, [*SETTINGS, *options])

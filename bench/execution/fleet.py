@@ -118,8 +118,14 @@ class Fleet:
         if not with_gpus or not 0 < share.gpus < 1:
             return share
         fit = int(1 / share.gpus + 1e-6)  # on one GPU
-        places = sum(min(int(one.get("CPU", 0) / share.cpus), int(one["GPU"]) * fit) for one in with_gpus)
-        count = trials_on_each(min(trials, places), int(self.gpus))
+
+        def places(on_each: int) -> int:
+            return sum(min(int(one.get("CPU", 0) / share.cpus), int(one["GPU"]) * on_each) for one in with_gpus)
+
+        wanted, gpus = min(trials, places(fit)), int(self.gpus)
+        # Machines with few cores leave more to the GPUs of others.
+        least = next(count for count in range(1, fit + 1) if places(count) >= wanted)
+        count = max(trials_on_each(wanted, gpus), least - (least * (gpus - 1) >= wanted))
         return replace(share, gpus=_RAY_UNITS // count / _RAY_UNITS)
 
     def request(self, resources: Resources) -> tune.PlacementGroupFactory:

@@ -15,7 +15,7 @@ from bench.execution.fleet import Fleet
 from bench.execution.gpus import sees_gpu
 from bench.execution.local_watch import LocalWatch
 from bench.execution.recorder import Session, TrialRecorder
-from bench.execution.resources import Machines, Resources
+from bench.execution.resources import Machines, Resources, num_cores
 from bench.execution.run_recorder import RETRIES
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import storage_trouble
@@ -172,6 +172,8 @@ def _start_local(threads: int, folder: Path) -> None:
             with _without(() if attempt else _UNUSED):
                 ray.init(
                     address="local",
+                    # Ray itself counts all cores of the machine, also where this process may use only some of them.
+                    num_cpus=min(num_cores(), int(ray._private.utils.get_num_cpus()) or 1),
                     include_dashboard=False,
                     object_store_memory=_OBJECT_STORE_BYTES,
                     _temp_dir=str(folder),

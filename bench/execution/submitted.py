@@ -233,7 +233,7 @@ class _Stage:
             advice = " A GPU in exclusive mode needs --gpus-per-trial 1." if "busy" in why else ""
             raise _cannot_go_on(f"{why}.{advice}")
         free = sorted(places - taken)[: max(0, self.machines.at_once - len(taken))]
-        count = _LARGEST_ARRAY if self._on_slurm else len(free)
+        count = self._num_to_submit() if self._on_slurm else len(free)
         batch, self.waiting = self.waiting[:count], self.waiting[count:]
         if not batch or self._on_slurm and self._refused_at and time.monotonic() < self._refused_at + _REFUSED_SECONDS:
             self.waiting = [*batch, *self.waiting]
@@ -259,6 +259,11 @@ class _Stage:
             self.recorder.callback.on_message(
                 f"Submitted to Slurm: job {array}, {len(batch)} run{'s' * (len(batch) > 1)}."
             )
+
+    def _num_to_submit(self) -> int:
+        """How many jobs Slurm may get now: it bounds those at once of an array, but not of several arrays together."""
+        most = self.machines.max_concurrent
+        return max(0, most - len(self._open)) if most and self._open else _LARGEST_ARRAY
 
     def _handles(self, paths: Sequence[Path]) -> list[Any]:
         if not self._on_slurm:

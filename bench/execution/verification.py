@@ -101,7 +101,8 @@ class Verifier:
             tolerance: largest difference of an accuracy, in [0, 1], where the processor, the device or a library is another.
         """
         self._data_dir, self._limits, self._tolerance = data_dir, limits, tolerance
-        self._base: tuple[str, dict[str, Any]] = ("", {})  # the last one that was trained: its id, its last state
+        # The last one that was trained: how, and its last state.
+        self._base: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
         self._last: tuple[tuple[Any, ...], Run | None] = (
             (),
             None,
@@ -188,14 +189,7 @@ class Verifier:
         self, store: Store, config: RunConfig, images: Dataset, record: RunRecord, rows: list[RoundRow], device: str
     ) -> Verdict:
         trained = trained_by(config) if "base_summary" in record else None
-        how = (
-            run_id(config),
-            trained is None,
-            device,
-            torch.get_num_threads(),
-            record.get("engine"),
-            record.get("block"),
-        )
+        how = (*_how(config, record, device), trained is None)
         last = self._last[1] if self._last[0] == how else None
         run = last if last and len(last.rows) == len(rows) else self._make(config, images, record, device)
         of = 1 if trained else run.num_rounds
@@ -293,19 +287,25 @@ class Verifier:
 
     def _start_from(self, trained: RunConfig, run: Run, images: Dataset, record: RunRecord, device: str) -> bool:
         """Starts a run of a post-hoc method from the end of its base, which is trained first; False if that takes too long."""
-        base = run_id(trained)
-        if self._base[0] != base:
+        how = _how(trained, record, device)
+        if self._base[0] != how:
             first = self._make(trained, images, record, device)
             _train(first, first.num_rounds, self._limits)
             if not first.finished:
                 return False
-            self._base = base, on_host(first.state)
+            self._base = how, on_host(first.state)
         run.start_from_base(self._base[1])
         return True
 
 
 class _EarlierVersion(Exception):
     """A run of an earlier version of a part, whose numbers are others."""
+
+
+def _how(config: RunConfig, record: RunRecord, device: str) -> tuple[Any, ...]:
+    """A run, and what decides how sums of it are rounded where a record is trained again."""
+    of_record = (record.get(key) for key in ("engine", "block", "tf32"))
+    return run_id(config), device, torch.get_num_threads(), *of_record
 
 
 def _code(store: Store, record: RunRecord, config: RunConfig) -> str:

@@ -15,7 +15,7 @@ import datasets
 from algorithms import REGISTRY
 from bench import models
 from bench.config.methods import is_method, options_of
-from bench.config.resolve import resolve, weights_files, with_one_length, wrapped
+from bench.config.resolve import LOCAL_LENGTHS, TWO_LENGTHS, resolve, weights_files, with_one_length, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, suggestion, unknown
@@ -125,7 +125,8 @@ def expand(
             cell = _cell(settings, facts, point.choice, replaced, grid.reproduces)
             cell = _without_weights(cell, missing_weights)
         except ConfigError as error:
-            mistakes = [of_cell + line for line in error.mistakes if not line.startswith(said_once)]
+            lines = (_second_length(grid, point) or line if line == TWO_LENGTHS else line for line in error.mistakes)
+            mistakes = [of_cell + line for line in lines if not line.startswith(said_once)]
             wrong.append(Refused(settings, mistakes))
             # Of an unknown method, nobody knows whether the overrides are options.
             used |= {"rounds"} if _has_known_methods(settings) else overrides.keys()
@@ -240,6 +241,21 @@ def _with_conditions(conditions: Iterable[Condition], settings: Mapping[str, Any
         if matches(condition.when, flat):
             flat |= condition.set
     return without(flat, {*_options(settings)}.difference(SETTINGS, _options(flat)))
+
+
+def _second_length(grid: GridSpec, point: _Point) -> str:
+    """Why a point has both local epochs and steps, one of them set by the command and one by a condition; "" if it has not."""
+    for own, other in (LOCAL_LENGTHS, LOCAL_LENGTHS[::-1]):
+        for condition in grid.conditions if own in point.given and point.settings[own] is not None else ():
+            if condition.set.get(other) is not None and matches(condition.when, point.settings):
+                when = " and ".join(
+                    f"{key} {' or '.join(map(str, as_list(value)))}" for key, value in condition.when.items()
+                )
+                return (
+                    f"--set {own} cannot be used for {when}: a condition of the grid sets {other} there, which no --set "
+                    "replaces; leave these cells out by --only, or change the condition."
+                )
+    return ""
 
 
 def _cell(

@@ -89,7 +89,8 @@ class Callback:
         return {}
 
     def after_round(self, outcome: RoundOutcome, own: Any) -> "Noted | tuple[Any, Metrics]":
-        """What it has found after a round, and its own state for the next one. Pure."""
+        """What it has found after a round, and its own state for the next one. Pure: where a callback ends the run in a round
+        that was not to be evaluated, the round is, and all callbacks are called again; what they returned first is dropped."""
         raise NotImplementedError
 
 

@@ -176,10 +176,19 @@ def test_an_error_in_a_module_is_told_with_its_file_and_line(lab, text, sentence
 
 
 def test_an_option_of_a_models_decorator_is_no_setting_but_a_second_name(lab):
-    lab({"models/wide.py": NETWORK})
-    assert unknown_setting("width", []) == (
-        "Unknown setting 'width': width is an option of the decorator of the model wide; for another value, give the class a "
-        'second name, @registered_model("wide-2", width=...), and set model=wide-2.'
+    lab({"models/wide.py": NETWORK.replace("width", "hidden")})
+    assert unknown_setting("hidden", []) == (
+        "Unknown setting 'hidden': hidden is an option of the decorator of the model wide; for another value, give the class a "
+        'second name, @registered_model("wide-2", hidden=...), and set model=wide-2.'
+    )
+
+
+def test_an_option_of_a_models_decorator_that_methods_have_too_is_told_as_theirs_first(lab):
+    lab({"models/wide.py": NETWORK.replace("width", "tau")})
+    assert unknown_setting("tau", ["fedprox"]) == (
+        "Unknown setting 'tau': options of fedprox: mu; tau is of fedlc. As to models, tau is an option of the decorator of "
+        'the model wide; for another value, give the class a second name, @registered_model("wide-2", tau=...), and set '
+        "model=wide-2."
     )
 
 

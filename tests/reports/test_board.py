@@ -8,9 +8,14 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.config.schema import run_id
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import make_grid
 from bench.results import authors, verified
 from bench.results.store import Store
 from reports import board
+from reports.tables.aggregate import cell_keys
+from reports.tables.names import Names
 from tests.support.stores import LABEL, cells, finish, results
 
 AVG, PROX = cells("label-2", "fedavg"), cells("label-2", "fedprox")
@@ -136,3 +141,19 @@ def test_grids_and_cells_of_other_settings_are_left_out_of_what_is_put_together(
     code, _, page = written(tmp_path)
     assert code == 1 and "It has other settings or axes in theirs than in ours: nothing of it is put together." in page
     assert "all together](" not in page and not [*(tmp_path / "reports").glob(f"{LABEL}.*")]
+
+
+@pytest.mark.parametrize(
+    ("axes", "called"),
+    [
+        ({"algorithm": ["fedavg", "ccvr"]}, ["FedAvg", "CCVR"]),
+        ({"algorithm": ["fedavg"], "wrapper": ["none", "ccvr"]}, ["FedAvg", "FedAvg + CCVR"]),
+        ({"algorithm": ["ccvr"], "base": ["fedavg"]}, ["CCVR of FedAvg"]),
+    ],
+)
+def test_a_method_is_called_as_in_the_tables_of_its_grid(axes, called):
+    content = {"axes": {"dataset": ["digits"], "partition": ["iid"], **axes}, "report": {"rows": ["dataset", *axes]}}
+    grid = make_grid("mine", {**content, "report": {**content["report"], "columns": "partition"}})
+    stored = to_json(grid, "full", {}, expand(grid, "full"))
+    names, keys = Names.of_grid(stored), cell_keys(stored)
+    assert [board._method(cell, names, keys) for cell in stored["cells"]] == called

@@ -62,12 +62,16 @@ def keep_grid(store: Store, found: RunResult) -> str:
     return store_cells(store, ExperimentSpec(single(setting, [config.seed]), PAPER, overrides=overrides))
 
 
-def from_base(**settings: Any) -> tuple[RunResult, dict[str, Any]]:
-    """A run of a post-hoc method that has started from the end of another one, and its summary, as a record has it."""
+def from_base(engine: str = "auto", **settings: Any) -> tuple[RunResult, dict[str, Any]]:
+    """A run of a post-hoc method that has started from the end of another one, and its summary, as a record has it.
+
+    Args:
+        engine: of both.
+    """
     found = trained(**settings)
     base_config = trained_by(found.config)
     images = resized.load("digits", found.config.transform, None)
-    base, after = Run(base_config, images), Run(found.config, images)
+    base, after = Run(base_config, images, engine=engine), Run(found.config, images, engine=engine)
     while not base.finished:
         base.step()
     after.start_from_base(base.state)

@@ -368,6 +368,7 @@ def test_a_model_that_a_method_cannot_have_is_refused_before_anything_starts(ben
         assert code == 2 and why in text
         code, text = bench("run", "--grid", str(grid), *dry)
         assert code == 2 and "2 mistakes:" in text and why in text and why.replace("got 4", "got 5") in text
+    assert bench("describe", "--grid", str(grid)) == (code, text)
     results = str(tmp_path / "results")
     code, text = bench("tune", "--algorithm", "fedetf", *ALGORITHM[2:], "--set", "width=4", "--results-dir", results)
     assert code == 2 and text.count(why) == 1
@@ -383,6 +384,7 @@ def test_a_method_of_which_a_board_would_have_no_accuracy_is_refused_before_anyt
     for dry in ([], ["--dry-run"]):
         code, text = bench("run", "--grid", str(grid), *dry)
         assert code == 2 and "ditto deploys one model per client, so a table of accuracy has no accuracy of it" in text
+    assert bench("describe", "--grid", str(grid)) == (code, text)
     assert bench("run", "--grid", str(grid), "--only", "algorithm=fedavg", "--dry-run")[0] == 0
 
 

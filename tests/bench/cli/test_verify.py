@@ -373,6 +373,14 @@ def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_traine
     assert code == 2 and "not compared: it starts from the end of " in text and "no run of ccvr was" in text
 
 
+def test_runs_that_start_from_one_base_are_each_compared_on_the_engine_of_their_record(store):
+    for count, engine in ((100, "loop"), (200, "vectorised")):
+        after, summary = from_base(engine, algorithm="ccvr", base="fedavg", virtual_per_class=count, lr=0.1)
+        keep(store, after, base_summary=summary)
+    code, text = verify(store.folder, "--all")
+    assert code == 0 and text.endswith("\n2 equal.\n"), text
+
+
 @pytest.mark.parametrize(
     ("rounds", "code", "said"),
     [

@@ -207,6 +207,8 @@ def test_trials_are_dealt_to_gpus_so_that_none_is_idle_while_another_has_two(tri
         ([(16, 2)], 0.25, 1, 1.0),
         ([(4, 2)], 0.125, 100, 0.5),
         ([(16, 1), (16, 1), (64, 0)], 0.25, 4, 0.5),
+        ([(16, 1), (1, 1)], 0.125, 100, 0.125),  # nine at once, eight of them on the machine with many cores
+        ([(16, 1), (1, 1)], 0.125, 4, 0.3333),
         ([(64, 2)], 1 / 6, 100, 0.1666),  # of 0.1667, to which Ray rounds 1 / 6, five fit
         ([(16, 2)], 0.3, 100, 0.3333),
         ([(16, 2)], 2.0, 1, 2.0),

@@ -96,6 +96,17 @@ def test_ray_that_does_not_start_is_started_once_more_and_then_with_all_of_its_p
     assert all(getattr(node.Node, name) is method for name, method in own.items())
 
 
+@pytest.mark.parametrize(("may_use", "counted", "given"), [({3, 7}, 64, 2), ({*range(64)}, 4, 4)])
+def test_ray_gets_the_cores_that_this_process_may_use_or_fewer_in_a_container(may_use, counted, given, monkeypatch):
+    started = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: may_use, raising=False)
+    monkeypatch.setattr(ray._private.utils, "get_num_cpus", lambda: counted)
+    monkeypatch.setattr(ray_session.ray_environment, "prepare_local", lambda threads: None)
+    monkeypatch.setattr(ray, "init", lambda **options: started.append(options["num_cpus"]))
+    ray_session._start_local(1, Path("nowhere"))
+    assert started == [given]
+
+
 def test_what_ray_no_longer_has_is_not_left_out(monkeypatch):
     monkeypatch.delattr(node.Node, "start_monitor")
     with ray_session._without(ray_session._UNUSED):

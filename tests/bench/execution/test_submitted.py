@@ -304,6 +304,24 @@ def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp
         assert not stage.waiting and {*stage._open} == {"a", "b"}
 
 
+@pytest.mark.parametrize(("at_once", "open_then"), [(0, 5), (2, 3)])
+def test_jobs_of_several_arrays_are_no_more_at_once_than_the_command_says(at_once, open_then, tmp_path, monkeypatch):
+    """Three jobs are one array, of which Slurm runs two; what is left is not submitted before one of two places is free."""
+    monkeypatch.setattr(submitted, "_LARGEST_ARRAY", 3)
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, at_once=at_once)
+        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("PENDING") for _ in paths])
+        stage.waiting = [SimpleNamespace(id=one) for one in "abcde"]
+        stage._submit()
+        stage._submit()
+        assert len(stage._open) == open_then
+        for one in ("a", "b"):
+            del stage._open[one]
+        stage._submit()
+        assert len(stage._open) == (at_once or 3)
+
+
 def test_the_place_of_a_run_that_has_ended_is_taken_as_long_as_its_process_is_there(tmp_path, monkeypatch):
     with Store(tmp_path / "results").locked() as store:
         stage = stage_of(tmp_path, monkeypatch, store, "local", at_once=1)

@@ -165,6 +165,19 @@ def test_local_steps_that_are_set_by_hand_take_the_place_of_the_epochs_of_a_grid
         expand(grid_of(), "small", overrides={"local_steps": 3, "local_epochs": 1})
 
 
+@pytest.mark.parametrize(("own", "other"), [("local_steps", "local_epochs"), ("local_epochs", "local_steps")])
+def test_a_length_of_training_that_a_condition_sets_is_told_from_the_one_set_by_hand(own, other):
+    when = {"algorithm": ["fedprox", "moon"], "partition": "iid"}
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]}
+    mine = make_grid("mine", {"axes": axes, "conditions": [{"when": when, "set": {other: 3}}]})
+    with pytest.raises(ConfigError) as raised:
+        expand(mine, "full", overrides={own: 4})
+    assert {*raised.value.mistakes} == {
+        f"--set {own} cannot be used for algorithm fedprox or moon and partition iid: a condition of the grid sets {other} "
+        "there, which no --set replaces; leave these cells out by --only, or change the condition."
+    }
+
+
 def test_overrides_do_not_give_clients_to_centralized():
     cells = expand(load_grid("paper_table1"), "paper", overrides={"clients": 20, "rounds": 5})
     found = {cell.config.clients: cell.setting("algorithm") for cell in cells}
