@@ -203,18 +203,23 @@ class Run:
         trained = time.perf_counter() - begin
         row = self._measured(self.round % self._evaluate_every == 0 or self.round == self.num_rounds)
         row["examples_per_second"] = (self.state["costs"]["examples"] - before) / trained
-        self._seconds += time.perf_counter() - begin
-        self._cpu_seconds += time.process_time() - begin_cpu
-        row["seconds"] = self._seconds
+        row["seconds"] = self._count_seconds(begin, begin_cpu)
         own = dict(self._own)
         self._look(previous, row)
         if self._stopped and not self._deployed:  # the last round of a run is evaluated, and callbacks look at that
-            self._own = own
+            self._own, begin, begin_cpu = own, time.perf_counter(), time.process_time()
             row |= self._measured(evaluated=True)
+            row["seconds"] = self._count_seconds(begin, begin_cpu)
             self._look(previous, row)
         self.rows.append(row)
         self._save(previous)
         return row
+
+    def _count_seconds(self, begin: float, begin_cpu: float) -> float:
+        """Adds the time since a moment to that of the run; returns the seconds of all of it."""
+        self._seconds += time.perf_counter() - begin
+        self._cpu_seconds += time.process_time() - begin_cpu
+        return self._seconds
 
     def _look(self, previous: dict[str, Any], row: dict[str, Any]) -> None:
         """Adds to the row of a round what the method has measured in it, and what callbacks find, which may stop the run."""

@@ -1,6 +1,7 @@
 """What a run does with metrics and callbacks, those of labs among them."""
 
 import json
+import time
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -172,6 +173,13 @@ def test_a_callback_ends_a_run_and_all_look_at_the_evaluation_of_that_round(digi
     short = train(Run(looked("moved", "per-class-accuracy", ema, rounds=3), digits))
     run = train(Run(looked({"name": "moved", "stops_in": 3}, "per-class-accuracy", ema), digits))
     assert run.rows[-1]["metrics"] == short.rows[-1]["metrics"], "each has counted the round once"
+
+
+def test_the_evaluation_of_a_round_in_which_a_callback_ends_a_run_is_in_its_seconds(digits, monkeypatch):
+    own = Run._measured
+    monkeypatch.setattr(Run, "_measured", lambda run, evaluated: (time.sleep(evaluated), own(run, evaluated))[1])
+    run = train(Run(looked({"name": "moved", "stops_in": 1}), digits))
+    assert 1 < run.rows[-1]["seconds"] == run.result()["seconds"]
 
 
 def test_a_run_may_be_stopped_by_its_test_loss(digits):
