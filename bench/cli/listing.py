@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from bench.config.stale import Changes
     from bench.experiments.cells import Cell
     from bench.experiments.grid_schema import GridSpec
     from bench.results.store import Store
@@ -241,13 +242,25 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
+def stale_changes(cells: Iterable[Cell], store: Store) -> dict[str, Changes]:
+    """Run id -> what has changed in the code since, of finished runs; empty where nothing has."""
+    from bench.config.stale import changes
+
+    records = {cell.id: (store.record(cell.id), cell.config) for cell in cells}
+    return {
+        run: changes(record, config)
+        for run, (record, config) in records.items()
+        if record and record["status"] in ("done", "diverged")
+    }
+
+
 def _counts(
     cells: list[Cell], store: Store, counted: set[tuple[str, str]], searches: Mapping[str, Search]
 ) -> dict[str, int]:
     from bench.experiments.cost import examples_to_train
     from bench.experiments.planning import training_of
 
-    done = len({cell.id for cell in cells if store.status(cell.id) in ("done", "diverged")})
+    done = sum(not changed for changed in stale_changes(cells, store).values())
     trained, after = {}, {}
     for cell in cells:
         base = training_of(cell)

@@ -66,7 +66,7 @@ def status(
         _say_driver(store, snapshot)
         if rows:
             console.print(_table(rows, max(1, len(snapshot.running))))
-        _say_stale(stale)
+        say_stale(stale)
         _say_running(running)
         _say_searches(searches)
 
@@ -261,7 +261,7 @@ def _stale(
     return stale_runs({run: changes(state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
 
 
-def _say_stale(found: Mapping[str, list[str]]) -> None:
+def say_stale(found: Mapping[str, list[str]]) -> None:
     """A line for each set of changes."""
     for changed, runs in found.items():
         one = len(runs) == 1

@@ -91,11 +91,15 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
             finish(store, cell, 0.5, status=end, code=code_version(cell.config) | {"algorithm fedavg": digest})
     text = status(tmp_path)
     assert (counts(text)["finished"], counts(text)["diverged"]) == ("2", "1"), "they are finished"
-    assert text.count("stale, because") == 1
-    assert (
+    sentence = (
         "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the next run "
         "repeats them."
-    ) in re.sub(r"\s+", " ", text)
+    )
+    assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
+    code, text = in_this_process("--grid", "quickstart", "--results-dir", tmp_path, command="describe")
+    assert code == 0, text
+    assert re.search(r"all\W+48\W+48\W+48\W+1\W", text), "those to be repeated are not done"
+    assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
 
 
 def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
