@@ -91,9 +91,9 @@ def stores_in(folder: Path) -> list[Store]:
     Raises:
         ValueError: if there is none.
     """
-    found = [folder] if (folder / "grids").is_dir() else sorted(path.parent for path in folder.glob("*/grids"))
+    found = [folder] if (folder / "runs").is_dir() else sorted(path.parent for path in folder.glob("*/runs"))
     if not found:
-        raise ValueError(f"{folder} is no results directory, and none lies in it: there is no folder called grids.")
+        raise ValueError(f"{folder} is no results directory, and none lies in it: there is no folder called runs.")
     return [Store(path) for path in found]
 
 

@@ -227,13 +227,14 @@ def is_smoke(grid: StoredGrid) -> bool:
 
 def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
     """Settings that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds, 2 local epochs,
-    12,000 training images"; of the table of a paper, which its caption describes, only that it has a part of the images.
+    12,000 training images"; of tables of papers that come with skewbench, whose settings are the paper's, only that they have a
+    part of the images.
 
     Args:
         seen: axes that are said already; those of the table are in any case.
     """
     keys: tuple[str, ...] = ("train_examples", "test_examples")  # None for all of them
-    if not grid["reproduces"]:
+    if not grid["reproduces"] or grid.get("source"):
         keys = ("model", "clients", "rounds", "local_epochs", *keys)
     names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
     configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]

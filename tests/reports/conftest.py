@@ -32,6 +32,7 @@ class Store:
         }
     )
     title: str = "Small table"
+    source: str = ""
     row_order: list = field(default_factory=list)
     column_order: list = field(default_factory=list)
     cells: list = field(default_factory=list)
@@ -104,7 +105,8 @@ class Store:
         grid = {
             "grid": "small_table",
             "digest": "0123456789abcdef",
-            **{name: getattr(self, name) for name in ("budget", "title", "reproduces", "std", "verdict", "report")},
+            **{name: getattr(self, name) for name in ("budget", "title", "source", "reproduces", "std")},
+            **{name: getattr(self, name) for name in ("verdict", "report")},
             **{name: getattr(self, name) for name in ("row_order", "column_order", "cells")},
             **({"ruleset": self.ruleset} if self.ruleset else {}),
         }

@@ -397,8 +397,11 @@ def test_each_set_of_limits_has_a_mark_of_its_own(store):
         assert mark in tex
 
 
-def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rounds(store):
-    store.reproduces = None
+@pytest.mark.parametrize(
+    ("source", "reproduces"), [("", None), ("mine.yaml", None), ("mine.yaml", {"paper": "fedconcat", "table": "1"})]
+)
+def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rounds(store, source, reproduces):
+    store.source, store.reproduces = source, reproduces
     store.add("cifar10 none", "centralized", [0.7] * 3, config={"rounds": 7})
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.5] * 3)
     said = (
