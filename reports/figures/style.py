@@ -125,9 +125,10 @@ def line_styles(lines: Sequence[str], own: Mapping[str, Mapping[str, Any]] | Non
             further = zip(_MARKERS, cycle(_DASHES), strict=False)
             same = (usual._replace(marker=marker, linestyle=dash) for marker, dash in further)
             free = [style for style in (usual, *same) if not _is_used(style, found.values())]
-            found[line] = next(iter(free), usual)
+            if free:  # else the line has another colour, as one that is no method
+                found[line] = free[0]
     rest = [line for line in lines if line not in found]
-    unused = _unused(list(found.values()), prefer=set(COLOURS) - {style.color for style in found.values()})
+    unused = _unused(found.values(), prefer=set(COLOURS) - {style.color for style in found.values()}) or _unused([])
     found |= zip(rest, islice(cycle(unused), len(rest)), strict=True)
     return {line: found[line] for line in lines}
 

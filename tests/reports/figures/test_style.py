@@ -55,6 +55,14 @@ def test_lines_of_one_method_share_its_colour_and_nothing_else():
     assert len(set(pairs(found))) == len(lines)
 
 
+def test_more_lines_of_one_method_than_markers_take_other_colours():
+    many = [f"fedprox mu={number}" for number in range(9)]
+    beside = ["fedprox mu=1", "fedprox mu=2", "fedprox mu=3", "fesem", "clsprox", "fedconcat-fesem", "fedsam", "fedrep"]
+    for shown in (many, beside):
+        assert len(set(pairs(style.line_styles(shown)))) == len(shown)
+    assert len(style.line_styles([f"fedprox mu={number}" for number in range(100)])) == 100
+
+
 def test_lines_that_are_no_methods_take_colours_that_no_method_of_the_figure_has():
     others = [f"client {number}" for number in range(8)]
     found = style.line_styles(["fedavg", *others, "moon"])
