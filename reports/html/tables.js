@@ -22,8 +22,15 @@ function key(row, column, type) {
   return text === "" || Number.isNaN(Number(text)) ? null : Number(text);
 }
 
+// Texts by the numbers in them, with their decimals: Dir(0.05) stands before Dir(0.1), and 1e-05 before 0.001.
+function compareTexts(a, b) {
+  const [ofA, ofB] = [a, b].map((text) => text.split(/(\d+(?:\.\d+)?(?:e-\d+)?)/)); // numbers at odd places
+  const orders = ofA.map((part, i) => (i % 2 ? part - (ofB[i] ?? -1) : part.localeCompare(ofB[i] ?? "", "en")));
+  return orders.find((order) => order) ?? ofA.length - ofB.length;
+}
+
 function compare(a, b) {
-  return typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
+  return typeof a === "string" ? compareTexts(a, b) : a - b;
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {

@@ -185,6 +185,16 @@ def test_a_column_sorts_down_then_up_then_as_in_the_paper(page):
     assert [one.text for one in page.find_elements(By.CSS_SELECTOR, "#table-1 [aria-sort]")] == ["Partition"]
 
 
+def test_texts_sort_by_the_decimals_in_them(browser, store):
+    settings = ("dir-0.5", "label-10", "dir-0.05", "dir-0.1", "label-2")
+    for number, partition in enumerate(settings):
+        store.add(f"cifar10 {partition}", "fedavg", [0.1 + number / 100])
+    browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+    head(browser, "Partition").click()
+    order = ["#C = 2", "#C = 10", "Dir(0.05)", "Dir(0.1)", "Dir(0.5)"]
+    assert [label.rsplit(", ")[-1] for label in row_labels(browser)] == order
+
+
 def test_a_filter_keeps_the_rows_with_all_its_words(page):
     box = page.find_element(By.CSS_SELECTOR, '[data-filters="table-1"]')
     box.send_keys("#c = CIFAR")
