@@ -41,7 +41,7 @@ def _cell(cell: Cell | None) -> str:
     if cell is None:
         return ""
     italics, bold = "_" * cell.not_significant, "**" * cell.best
-    measured = f"{bold}{italics}{cell.measured}{italics}{bold}"
+    measured = f"{bold}{italics}{escape(cell.measured)}{italics}{bold}"
     gain = f" [{cell.gain}]" if cell.gain else ""
     text = ", ".join(filter(None, [measured + gain, *map(escape, cell.caveats)]))
     return f"{text} ({', '.join(cell.published)})" if cell.published else text

@@ -18,6 +18,7 @@ from reports import api
 from reports.formats import csv, latex
 from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
+from tests.reports.tables.test_tuning_notes import choice
 from tests.support.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
@@ -215,6 +216,12 @@ def test_names_with_special_characters_are_escaped_in_markdown(store):
     assert "# 100 % \\| of \\`it\\`\n" in text
     assert "- First \\*run\\* `python -m bench check a|b`, not \\`.\n" in text
     assert r"| a&b_50%#$x{y}~^\\z\<\|>\`\* " in text
+
+
+def test_what_a_search_has_chosen_is_escaped_in_markdown(store):
+    store.reproduces = None
+    store.add("cifar10 label-2", "fedprox", [0.5], tuned=choice(1) | {"hparams": {"kind": "a|<b>"}})
+    assert r'| kind="a\|\<b>" ' in api.render(store.save(), "small_table", "paper")
 
 
 def test_names_with_special_characters_are_escaped_in_latex(store):
