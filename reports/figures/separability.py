@@ -80,7 +80,7 @@ def _runs_by_wrapper(report: Report, table: Table, grid: StoredGrid, records: Re
     """(Labels of a cell on all axes but `wrapper`, substitute) -> wrapper -> seed -> record."""
     keys, seeds = [key for key in cell_keys(grid) if key != "wrapper"], seeds_of_runs(grid)
     found: dict[tuple, dict[str, dict]] = defaultdict(lambda: defaultdict(dict))
-    cells = report.cells[report.cells["metric"] == table.metric]
+    cells = report.cells[(report.cells["metric"] == table.metric) & (report.cells["done"] > 0)]
     for cell in cells.itertuples() if "wrapper" in cells else ():
         labels = tuple((key, getattr(cell, key)) for key in keys)
         for run_id in done_runs(cell, records):

@@ -213,6 +213,16 @@ def test_a_run_without_its_base_or_without_a_distance_is_no_point(store, measure
     assert not figure_of(SEPARABILITY).collect(*stored(store))
 
 
+def test_a_wrapper_without_the_accuracy_of_the_shared_model_is_no_point(store, measured):
+    distances = {"base": "fedavg", "diagnostics": [{"sliced_wasserstein": 1.0}]}
+    measured("cifar10 dir-0.1", "fedavg", [0.4])
+    measured("cifar10 dir-0.1", "fedavg", [0.5], wrapper="ccvr", **distances)
+    measured("cifar10 dir-0.1", "fedavg", [0.6], wrapper="finetune", personal=True, **distances)
+    store.report = {"rows": ["dataset", "partition", "wrapper"], "columns": "algorithm", "metric": "accuracy"}
+    found = figure_of(SEPARABILITY).collect(*stored(store))["accuracy"].points
+    assert found["mean"].tolist() == pytest.approx([10]) and "CCVR" in found["panel"].iloc[0]
+
+
 @pytest.mark.slow
 def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(store, measured):
     measured("cifar10 dir-0.1", "fedavg", [0.5], probes={f"cka-linear-{ROUNDS:04d}": [similar(0.1, 0.2, 0.3)]})
