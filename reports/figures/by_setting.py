@@ -24,7 +24,7 @@ from reports.figures.panels import (
     y_label,
 )
 from reports.figures.series import SeriesFigure
-from reports.tables.aggregate import label
+from reports.tables.aggregate import label, studies_of
 from reports.tables.layout import Table, measured
 from reports.tables.names import axis_label
 from reports.tables.records import Records
@@ -85,7 +85,8 @@ class BySetting(SeriesFigure):
             for line, found in cells.items():
                 name = table.names.title(table.column_key, line).plain
                 found = sorted(found, key=lambda cell: order.index(getattr(cell, setting)))
-                values = [None if cell.partition == "none" else getattr(cell, setting) for cell in found]
+                is_level = len(found) == 1 and found[0].partition == "none"
+                values = [None if is_level else getattr(cell, setting) for cell in found]
                 points = [(None if x == "-" else x, cell.mean, cell.std) for x, cell in zip(values, found, strict=True)]
                 points = pd.DataFrame(points, columns=["x", "mean", "std"])
                 if measure and points["x"].notna().any():
@@ -106,7 +107,8 @@ class BySetting(SeriesFigure):
         caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items() if more}
         shown = {*points["x"]}
         ticks = [] if measure else [str(name) for name in map(x_name, order) if name in shown]
-        return replace(series, caveats=series.caveats | caveats, ticks=tuple(dict.fromkeys(ticks)))
+        series = replace(series, caveats=series.caveats | caveats, ticks=tuple(dict.fromkeys(ticks)))
+        return replace(series, units="studies", middle="median") if studies_of(grid) else series
 
 
 def _mean_skew(measure: str, cell, records: Records) -> float:

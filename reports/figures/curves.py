@@ -1,6 +1,7 @@
 """Figure of accuracy over rounds, communication, time or training examples."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +15,7 @@ from bench.results.store import Store
 from reports.figures import one_of, registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label
 from reports.figures.series import SeriesFigure
-from reports.tables.aggregate import DDOF
+from reports.tables.aggregate import BETWEEN_RUNS, DDOF, units_of
 from reports.tables.layout import Table
 from reports.tables.records import Records
 from reports.tables.report import Report
@@ -35,7 +36,8 @@ class Curve(NamedTuple):
         panel, line: titles of its panel and line.
         cell: the cell, a line of `Report.cells`.
         points: name -> [points] in the order of rounds: rounds, communication, time, examples (cumulative cost, mean over
-            seeds; NaN where it was not recorded), mean, std (percent; std NaN below two seeds).
+            seeds; NaN where it was not recorded), mean, std (percent; std NaN below two seeds). Seeds are studies where the
+            table is over these: the mean of a study's runs counts once, and a study that was missed does not.
     """
 
     panel: str
@@ -64,6 +66,7 @@ class Curves(SeriesFigure):
             frames.append(points.assign(panel=curve.panel, line=curve.line))
         over, labels = _partial_axis(report, table), (X_LABELS[self.x], y_label(table.metric))
         series = series_of_table("curves", *labels, report, table, concat_points(frames), over)
+        series = replace(series, units=units_of(grid))
         return series if over is None else replace(series, lines=tuple(dict.fromkeys(series.points["line"])))
 
 
@@ -77,8 +80,10 @@ def curves_of(report: Report, table: Table, grid: StoredGrid, records: Records, 
         for name, cell in ((name, cell) for name, found in cells.items() for cell in found):
             own = getattr(cell, over) if over else "-"
             line = f"{name}, {own} {over.replace('_', ' ')}" if over and own != "-" else name
-            runs = [store.rows(run_id) for run_id in done_runs(cell, records)]
-            yield Curve(panel, line, cell, _curve(runs, table.metric, grid["std"]))
+            done = [run for run in done_runs(cell, records) if table.metric in records[run]["summary"]["last"]]
+            units = [unit.split(BETWEEN_RUNS) for unit in cell.units.split()]
+            rows = [[*map(store.rows, unit)] for unit in units if {*unit} <= {*done}]
+            yield Curve(panel, line, cell, _curve(rows, table.metric, grid["std"]))
 
 
 def is_constant(curve: Curve, x: str) -> bool:
@@ -104,25 +109,27 @@ def _partial_axis(report: Report, table: Table) -> str | None:
     return next(found, None)
 
 
-def _curve(runs: list[list[RoundRow]], metric: str, std: str) -> dict[str, np.ndarray]:
+def _curve(units: list[list[list[RoundRow]]], metric: str, std: str) -> dict[str, np.ndarray]:
     """Mean of an accuracy, or another metric of rounds, and mean cumulative costs over seeds, at every round in which all seeds
     have it.
 
     Args:
-        runs: the round rows of each seed.
+        units: the round rows of each seed, or of each run of each study.
 
     Returns:
         As `Curve.points`.
     """
     columns = [*_COSTS, metric]
-    seeds = [
+    runs = [
         np.array([[(row | row.get("metrics", {})).get(name) for name in columns] for row in rows], float)
-        for rows in runs
+        for rows in itertools.chain.from_iterable(units)
     ]
-    seeds = [rows.reshape(-1, len(columns)) for rows in seeds]
-    seeds = [rows[~np.isnan(rows[:, -1])] for rows in seeds]
-    common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in seeds])
-    values = np.stack([rows[np.isin(rows[:, 0], common)] for rows in seeds])  # [seeds, points, columns]
+    runs = [rows.reshape(-1, len(columns)) for rows in runs]
+    runs = [rows[~np.isnan(rows[:, -1])] for rows in runs]
+    common = functools.reduce(np.intersect1d, [rows[:, 0] for rows in runs])
+    of_runs = np.stack([rows[np.isin(rows[:, 0], common)] for rows in runs])  # [runs, points, columns]
+    ends = np.cumsum([len(unit) for unit in units])
+    values = np.stack([*map(_mean, np.split(of_runs, ends[:-1]))])  # [seeds, points, columns]
     rounds, down, up, seconds, examples, accuracy = np.moveaxis(values, -1, 0)
     accuracy = METRICS[metric].scale * accuracy
     unknown = np.full(len(common), np.nan)
@@ -132,12 +139,12 @@ def _curve(runs: list[list[RoundRow]], metric: str, std: str) -> dict[str, np.nd
         "time": _mean(seconds),
         "examples": _mean(examples / 1e6),
         "mean": _mean(accuracy),
-        "std": accuracy.std(axis=0, ddof=DDOF[std]) if len(runs) > 1 else unknown,
+        "std": accuracy.std(axis=0, ddof=DDOF[std]) if len(units) > 1 else unknown,
     }
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the seeds that have a number; [seeds, points] -> [points], NaN where none has."""
+    """The mean over the seeds that have a number; [seeds, ...] -> [...], NaN where none has."""
     known = ~np.isnan(values)
     counts = known.sum(axis=0)
     return np.where(known, values, 0).sum(axis=0) / np.where(counts, counts, np.nan)

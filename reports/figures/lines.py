@@ -243,8 +243,8 @@ def _write_caveats(axes, caveats: list[str], width: float) -> None:
 def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
     """A legend above all panels in the order of the table's columns; its title explains the bands."""
     lines = [line for line in series.lines if line in handles]
-    spread = f"over {series.seeds} seeds" if series.seeds > 1 else "over the last 10 evaluated rounds"
-    title = f"mean ± std {spread}" if series.points["std"].notna().any() else None
+    spread = f"over {series.seeds} {series.units}" if series.seeds > 1 else "over the last 10 evaluated rounds"
+    title = f"{series.middle} ± std {spread}" if series.points["std"].notna().any() else None
     names = [series.name_of(line) for line in lines]
     layout = {"ncols": _legend_columns(names, width), "columnspacing": 1, "frameon": False}
     figure.legend([handles[line] for line in lines], names, title=title, loc="outside upper center", **layout)

@@ -50,7 +50,7 @@ class Series:
         points: one row per point in the order of panels, lines and x. Columns: panel, line (their titles), x (a number;
             a text of "values"; None for a constant that holds for every x), mean, std (percent, a
             similarity, or percentage points; NaN below two seeds).
-        seeds: number of seeds of a mean.
+        seeds: number of seeds of a mean, or of `units`.
         caveats: panel -> limits of its lines ("fedrs: 1/3 seeds").
         columns: panels side by side, where those above each other share their y axis; 0 for as many as fit.
         names: id of a line, or the method with which it begins -> what the legend calls it.
@@ -58,6 +58,7 @@ class Series:
         zero: whether there is a line at y = 0.
         one_scale: whether all panels share their y axis.
         ticks: texts of "values" in the order of the x axis; () for that of the points.
+        units, middle: what the legend says: over "seeds" or "studies", "mean" or "median".
     """
 
     look: str
@@ -73,6 +74,8 @@ class Series:
     zero: bool = False
     one_scale: bool = False
     ticks: tuple[str, ...] = ()
+    units: str = "seeds"
+    middle: str = "mean"
 
     def name_of(self, line: str) -> str:
         """What the legend calls a line: "FedConcat (true)" for "fedconcat (true)"."""

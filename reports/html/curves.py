@@ -150,7 +150,7 @@ def _rounded(value: float) -> float | int | None:
 
 
 def _caveats(cell, names: Names) -> str:
-    parts = [f"{cell.done}/{cell.seeds} seeds"] if cell.done < cell.seeds else []
+    parts = [f"{cell.done}/{cell.seeds} {'studies' if cell.studies else 'seeds'}"] if cell.done < cell.seeds else []
     return ", ".join([*parts, *([f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else [])])
 
 

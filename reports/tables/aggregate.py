@@ -166,6 +166,11 @@ def studies_of(grid: StoredGrid) -> list[list[int]]:
     return grid["ruleset"]["studies"] if "ruleset" in grid else []
 
 
+def units_of(grid: StoredGrid) -> str:
+    """What numbers of cells are over, in words."""
+    return "studies" if studies_of(grid) else "seeds"
+
+
 def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> pd.DataFrame:
     """One line per study of each cell, with its number as `seed` and the mean over its seeds as score.
 

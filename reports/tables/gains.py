@@ -6,7 +6,7 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed
+from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed, units_of
 from reports.tables.names import Names
 
 
@@ -48,6 +48,6 @@ def footnotes(cells: pd.DataFrame, grid: StoredGrid, names: Names) -> Iterator[s
         over = names.setting(grid["report"]["gains_over"]).plain
         has_costs = not all(METRICS[metric].is_share for metric in cells["metric"].unique())
         costs = " (costs: in their unit)" * has_costs
-        yield f"In brackets: difference to {over}, mean±std over the same seeds, in points{costs}."
+        yield f"In brackets: difference to {over}, mean±std over the same {units_of(grid)}, in points{costs}."
         if less := [METRICS[metric].title for metric in cells["metric"].unique() if METRICS[metric].less_is_better]:
             yield f"A positive difference in {', '.join(less)} is a decrease."

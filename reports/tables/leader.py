@@ -7,7 +7,7 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, studies_of
+from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
 from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
@@ -30,7 +30,7 @@ def sentence(
         return ""
     metric, setting = found["metric"].iloc[0], contest_name(grid)
     ranks = found[(found["metric"] == metric) & (found["measure"] == "mean_rank")].sort_values("value", kind="stable")
-    names, units = names_of_competitors(grid), "studies" if studies_of(grid) else "seeds"
+    names, units = names_of_competitors(grid), units_of(grid)
 
     def listed(those: Iterable[str]) -> str:
         return ", ".join(names.value(" ".join(compared_keys(grid)), one).plain for one in those)

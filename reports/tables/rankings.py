@@ -22,6 +22,7 @@ from reports.tables.aggregate import (
     is_board,
     label,
     studies_of,
+    units_of,
 )
 from reports.tables.layout import Cell, Row, Table
 from reports.tables.names import Name, Names
@@ -198,7 +199,7 @@ def footnotes(
     rows = _rows(grid)
     what = "columns" if rows == "rows" else "competitors"
     if len(found) and is_board(grid):
-        least, of, setting = found["rows"].min(), "studies" if studies_of(grid) else "seeds", contest_name(grid)
+        least, of, setting = found["rows"].min(), units_of(grid), contest_name(grid)
         narrow = f"; of {least} {rows} they are too narrow" if least < FEW_ROWS else ""
         brackets = (
             f"In brackets, here and beside: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} "

@@ -148,6 +148,21 @@ def test_a_curve_shows_the_choice_that_the_table_shows_and_only_runs_that_are_do
     assert found.caveats == {"CIFAR-10, #C = 2": ["MOON: 1/3 seeds, 1 diverged"]}
 
 
+def test_a_run_without_the_metric_takes_no_point_from_the_others(store):
+    store.reproduces, store.report["metric"] = None, "method/drift"
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3)
+    for number, cell in enumerate(store.cells[:2]):
+        folder = store.folder / "runs" / cell["run"]
+        rows, record = (folder / "rounds.jsonl"), json.loads((folder / "record.json").read_text())
+        rows.write_text(rows.read_text().replace("}\n", f', "metrics": {{"method/drift": {number}.0}}}}\n'))
+        record["summary"] = {value: {"accuracy": 0.5, "method/drift": number} for value in ("last", "best", "last10")}
+        (folder / "record.json").write_text(json.dumps(record))
+    found = Store(store.save())
+    grid, records = found.grid("small_table@paper"), {cell["run"]: found.record(cell["run"]) for cell in store.cells}
+    drift = figure_of(curves("rounds")).collect(grid, records, found)["method/drift"]
+    assert drift.points["mean"].tolist() == [0.5] * 4 and drift.points["std"].tolist() == [0.5] * 4
+
+
 def test_panels_are_rows_and_lines_are_columns_in_the_order_of_the_table(store, trained):
     for row in ("svhn label-2", "cifar10 label-2"):
         for algorithm in ("moon", "fedavg"):
@@ -242,6 +257,37 @@ def test_by_setting_works_for_an_axis_that_is_a_row_or_a_column_of_the_table(sto
     assert line(numbers(store, figure), "CIFAR-10, #C = 2", "fedavg") == expected
     store.report |= {"rows": ["dataset", "algorithm", "partition"], "columns": "clients"}
     assert line(numbers(store, figure), "CIFAR-10, #C = 2", "fedavg") == expected
+
+
+def test_pooled_data_with_several_values_of_the_setting_is_no_level(store, trained):
+    for lr, score in ((0.1, 0.6), (0.01, 0.7)):
+        trained("cifar10 none", "centralized", [score], choice={"lr": lr})
+        trained("cifar10 label-2", "fedavg", [score - 0.2], choice={"lr": lr})
+    found = numbers(store, {"kind": "by-setting", "setting": "lr"})
+    assert line(found, "CIFAR-10, #C = 2", "centralized") == [("0.1", 60.0, None), ("0.01", 70.0, None)]
+    figures.draw(found)
+
+
+def test_figures_of_studies_are_over_studies_as_the_table_is(store, trained):
+    store.reproduces = None
+    store.ruleset = {"name": "tuned", "studies": [[0, 1], [2, 3], [4, 5]], "samples": 4}
+    trained("cifar10 label-2", "fedavg", [0.50, 0.60, 0.70, 0.70, 0.40, 0.50])
+    trained("cifar10 label-3", "fedavg", [0.50, 0.60, 0.90, "diverged", 0.40, 0.50])
+
+    def drawn(figure: dict) -> tuple[Series, str]:
+        found = numbers(store, figure)
+        return found, figures.draw(found).legends[0].get_title().get_text()
+
+    found, title = drawn(curves("rounds"))
+    assert title == "mean ± std over 3 studies"
+    assert line(found, "CIFAR-10, #C = 2", "fedavg")[-1] == (3.0, 56.666667, round(np.std([55, 70, 45]), 6))
+    assert line(found, "CIFAR-10, #C = 3", "fedavg")[-1] == (3.0, 50.0, 5.0)  # without what is left of the lost study
+    found, title = drawn({"kind": "by-setting", "setting": "partition"})
+    assert title == "median ± std over 3 studies"
+    assert line(found, "CIFAR-10", "fedavg") == [
+        ("#C = 2", 55.0, round(np.std([55, 70, 45]), 6)),
+        ("#C = 3", 45.0, 5.0),
+    ]
 
 
 def shares(first: int) -> dict:
@@ -510,7 +556,7 @@ def test_a_curve_is_the_mean_over_seeds_at_the_rounds_that_all_have_evaluated():
         rows[5] = {key: value for key, value in rows[5].items() if key != "examples"}
         rows[6]["bytes_down"] = float("nan")
         runs.append(rows)
-    found = pd.DataFrame(figure_curves._curve(runs, "accuracy", "sample"))
+    found = pd.DataFrame(figure_curves._curve([[rows] for rows in runs], "accuracy", "sample"))
     frame = pd.DataFrame([row for rows in runs for row in rows]).dropna(subset="accuracy")
     frame = frame.assign(
         communication=(frame["bytes_down"] + frame["bytes_up"]) / 1e6, accuracy=100 * frame["accuracy"]
@@ -527,9 +573,9 @@ def test_a_curve_is_the_mean_over_seeds_at_the_rounds_that_all_have_evaluated():
 
 
 def test_a_curve_of_seeds_without_a_common_round_has_no_point():
-    rows = [[{"round": number, "accuracy": 0.5}] for number in (1, 2)]
+    rows = [[[{"round": number, "accuracy": 0.5}]] for number in (1, 2)]
     assert len(figure_curves._curve(rows, "accuracy", "sample")["mean"]) == 0
-    assert len(figure_curves._curve([[{"round": 1}]], "accuracy", "sample")["mean"]) == 0
+    assert len(figure_curves._curve([[[{"round": 1}]]], "accuracy", "sample")["mean"]) == 0
 
 
 def test_first_runs_are_of_every_cell_also_of_methods_with_a_model_per_client(store):

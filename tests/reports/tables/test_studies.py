@@ -117,6 +117,11 @@ def test_what_a_method_chose_that_missed_and_that_several_spaces_were_tried_is_s
     assert "- More than one search space was tried, and the last one counts: 2 for FedProx." in text
 
 
+def test_gains_are_said_to_be_over_studies(board):
+    board.report["gains_over"] = {"algorithm": "fedavg"}
+    assert "mean±std over the same studies, in points." in api.render(board.save(), "small_table", "paper")
+
+
 def test_one_study_of_one_configuration_is_no_plural(board):
     board.ruleset = {"name": "tuned", "studies": [[0, 1, 2, 3, 4, 5]], "samples": 1}
     text = api.render(board.save(), "small_table", "paper")
