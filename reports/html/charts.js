@@ -50,6 +50,13 @@ if (curves.panels.length) {
     draw("#curve-chart", curves.specs[panel.metric][x], points, `${panel.name} over ${curves.axes[x]}, ${panel.title}: curves of ${methods}`);
   }
 
+  // A line as the chart draws it, as a background of CSS.
+  function sample(line) {
+    let end = 0;
+    const stops = curves.dashes[line].map((length, i) => `${i % 2 ? "transparent" : theme().colours[line]} ${end}px ${(end += length)}px`);
+    return `repeating-linear-gradient(to right, ${stops.join(", ")})`;
+  }
+
   // One button per line of the panel, which is its legend as well.
   function showLines() {
     const lines = Object.keys(curves.panels[panelChoice.value].lines);
@@ -57,7 +64,7 @@ if (curves.panels.length) {
       const button = document.createElement("button");
       button.type = "button";
       button.textContent = line;
-      button.style.setProperty("--colour", theme().colours[line]);
+      button.style.setProperty("--sample", sample(line));
       button.setAttribute("aria-pressed", String(!hidden.has(line)));
       button.addEventListener("click", () => {
         hidden.has(line) ? hidden.delete(line) : hidden.add(line);

@@ -29,6 +29,7 @@ _MOST_POINTS = 100  # of a line; more cannot be distinguished on a screen
 _LEAST_POINTS = 20  # of a line
 _MOST_OF_PAGE = 20_000  # points of all lines together, as far as each may have `_LEAST_POINTS`; about 1 MB
 _DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 2, 1, 2], (0, (1, 1)): [1, 2]}  # of `reports.figures.style`, in pixels
+_FURTHER_DASHES = ([12, 3], [12, 2, 2, 2], [3, 5])
 _HEIGHT = 360  # pixels
 _THINNED = "long lines have fewer points than rounds: first, last, and the highest and lowest between"
 _LIGHT = {"text": "#1c2024", "muted": "#5b6570", "grid": "#e4e7ea"}
@@ -76,11 +77,24 @@ def named(report: Report, panels: list[dict]) -> list[dict]:
 
 def specs(report: Report, panels: list[dict]) -> dict[str, dict[str, dict]]:
     """Accuracy -> x axis -> Vega-Lite specification, without the points."""
-    lines = _styles(report, panels)
+    lines = dashes(report, panels)
     return {
         metric: {x: _spec(lines, X_LABELS[x], metric) for x in CURVES}
         for metric in dict.fromkeys(panel["metric"] for panel in panels)
     }
+
+
+def dashes(report: Report, panels: list[dict]) -> dict[str, list[int]]:
+    """Names of lines -> their dashes: those of the printed figures, or others where a line of the same colour has them, which
+    only its marker tells apart there: curves of a page have none."""
+    found: dict[str, list[int]] = {}
+    looks: set[tuple] = set()
+    for line, style in _styles(report, panels).items():
+        usual = _DASHES[style.linestyle]
+        choice = (usual, *_FURTHER_DASHES, *_DASHES.values())
+        found[line] = next((one for one in choice if (style.color, *one) not in looks), usual)
+        looks.add((style.color, *found[line]))
+    return found
 
 
 def themes(report: Report, panels: list[dict], leaders: list[str]) -> dict[str, dict]:
@@ -154,8 +168,12 @@ def _caveats(cell, names: Names) -> str:
     return ", ".join([*parts, *([f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else [])])
 
 
-def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
-    """A band of one std around the mean, a line, and points with tooltips; a point is visible if it has no line."""
+def _spec(lines: dict[str, list[int]], x_label: str, metric: str) -> dict:
+    """A band of one std around the mean, a line, and points with tooltips; a point is visible if it has no line.
+
+    Args:
+        lines: of `dashes`.
+    """
     names, share = [*lines], METRICS[metric].is_share
     form = ".1f" if share else ".3~g"
     axis = {"tickCount": 6, **({"tickMinStep": 1} if x_label == X_LABELS["rounds"] else {})}
@@ -163,7 +181,7 @@ def _spec(lines: dict[str, LineStyle], x_label: str, metric: str) -> dict:
     y = {"field": "mean", "type": "quantitative", "title": y_label(metric), "scale": {"zero": False}}
     line = {"field": "line", "type": "nominal", "legend": None}
     colour = line | {"scale": {"domain": names}}  # in the colours of the theme
-    dash = line | {"scale": {"domain": names, "range": [_DASHES[style.linestyle] for style in lines.values()]}}
+    dash = line | {"scale": {"domain": names, "range": [*lines.values()]}}
     tooltip = [
         {"field": "line", "type": "nominal", "title": "method"},
         {"field": "x", "type": "quantitative", "title": x_label, "format": ",.4~g"},

@@ -54,6 +54,7 @@ def render(report: Report, grid: StoredGrid, records: Records, store: Store) -> 
             "panels": [panel | {"name": METRICS[panel["metric"]].title} for panel in curves.named(figures, panels)],
             "axes": curves.AXES,
             "specs": curves.specs(figures, panels),
+            "dashes": curves.dashes(figures, panels),
         },
         "partitions": partitions,
         "runs": {"runs": details.runs, "shared": details.shared},

@@ -1,9 +1,13 @@
 """Curves of the page: which of their points it shows."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 
 from reports import api
+from reports.figures.style import METHODS
 from reports.html import curves
 
 
@@ -39,3 +43,17 @@ def test_the_more_lines_a_page_has_the_fewer_points_each_shows(store, monkeypatc
         monkeypatch.setattr(curves, "_MOST_OF_PAGE", most_of_page)
         api.render(folder, "small_table", store.budget, format="html")
     assert asked == [100] * 3 + [30] * 3 + [20] * 3
+
+
+def test_curves_of_one_colour_differ_in_their_dashes_as_a_page_has_no_markers(store):
+    """Seven methods have FedAvg's colour, and four kinds of dashes are printed."""
+    store.reproduces = None
+    methods = [name for name, style in METHODS.items() if style.color == METHODS["fedavg"].color]
+    for method in methods:
+        store.add("cifar10 label-2", method, [0.5])
+    page = api.render(store.save(), "small_table", store.budget, format="html")
+    found = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])["curves"]
+    looks = {tuple(dashes) for dashes in found["dashes"].values()}
+    assert len(looks) == len(methods) == 7 and found["dashes"]["FedAvg"] == [1, 0]
+    scale = found["specs"]["accuracy"]["rounds"]["layer"][1]["encoding"]["strokeDash"]["scale"]
+    assert dict(zip(scale["domain"], scale["range"], strict=True)) == found["dashes"]

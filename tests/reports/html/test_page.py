@@ -238,10 +238,16 @@ def test_a_curve_looks_as_in_the_figures(page):
         line.get_attribute("stroke"): line.get_attribute("stroke-dasharray")
         for line in page.find_elements(By.CSS_SELECTOR, "#curve-chart svg .mark-line.role-mark path")
     }
+    rgb = {"fedavg": "rgb(63, 144, 218)", "moon": "rgb(146, 218, 221)"}
+    dashes = {
+        "fedavg": "{0} 0px, {0} 1px",
+        "moon": "{0} 0px, {0} 6px, rgba(0, 0, 0, 0) 6px, rgba(0, 0, 0, 0) 8px, {0} 8px",
+    }
     for method in ("fedavg", "moon"):
         assert METHODS[method].color in drawn
-        swatch = "return getComputedStyle(arguments[0]).getPropertyValue('--colour')"
-        assert page.execute_script(swatch, button(page, title_of(method), "#lines")) == METHODS[method].color
+        sample = "return getComputedStyle(arguments[0], '::before').backgroundImage"
+        shown = page.execute_script(sample, button(page, title_of(method), "#lines"))
+        assert dashes[method].format(rgb[method]) in shown
     assert drawn[METHODS["fedavg"].color] == "1,0" and drawn[METHODS["moon"].color] == "6,2,1,2"
 
 
