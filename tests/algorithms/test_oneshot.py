@@ -64,9 +64,10 @@ def test_the_mean_of_the_models_follows_the_oracle(engine, monkeypatch):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("participation", [0.6, 1.0])
-def test_one_round_is_fedavg_bit_for_bit(engine, participation):
+def test_one_round_is_fedavg(engine, participation):
     task = toy_task(engine=engine, participation=participation, rounds=1)
-    assert_equal(deployed(OneShot(), task).params, deployed(FedAvg(), task).params)
+    rounding = 0.0 if engine == "loop" else 1e-12  # of products of many clients at once, which depends on the processor
+    assert_equal(deployed(OneShot(), task).params, deployed(FedAvg(), task).params, rounding)
     assert train(OneShot(), task)["costs"] == train(FedAvg(), task)["costs"]
 
 
