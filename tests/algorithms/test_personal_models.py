@@ -145,7 +145,8 @@ def test_limits_of_fedala(monkeypatch):
 def test_without_adaptive_tensors_or_steps_fedala_is_fedavg(task_of, options):
     task = task_of(participation=0.6)
     found, expected = train(FedALA(**options), task), train(FedAvg(), task)
-    assert_equal(found["params"], expected["params"], 1e-12)  # on some processors the vectorised engine rounds otherwise
+    # On some processors the vectorised engine rounds otherwise.
+    assert_equal(found["params"], expected["params"], 1e-12)
 
 
 @ENGINES

@@ -688,9 +688,9 @@ SAME = [
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("method, known", SAME, ids=repr)
 def test_at_special_options_it_is_a_known_method(method, known, engine):
-    """Bit for bit on both engines."""
+    """Bit for bit on the engine loop; to rounding, which depends on the processor, on the other one."""
     task = toy_task(engine=engine, local_epochs=1)
-    assert_same(train(method, task)["params"], train(known, task)["params"])
+    assert_same(train(method, task)["params"], train(known, task)["params"], 0.0 if engine == "loop" else 1e-12)
 
 
 FIRST = [
