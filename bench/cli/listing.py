@@ -106,6 +106,7 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
     from bench.experiments.labels import competitor
 
     searches = searches or {}
+    current = {run for run, changed in stale_changes(cells, store).items() if not changed}
     counted: set[tuple[str, str]] = set()  # trainings that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -117,11 +118,11 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         known = sorted((size, is_bound(cell.config)) for cell in members if (size := sizes[cell.id]) is not None)
         ends = dict.fromkeys((known[0], known[-1])) if known else ()
         traffic = [*({"bytes": size, "at_most": bound} for size, bound in ends), *[None] * (None in sizes.values())]
-        numbers = _with_searches(_counts(members, store, counted, searches), members, searches)
+        numbers = _with_searches(_counts(members, current, counted, searches), members, searches)
         bound = any(examples_are_bound(cell.config) for cell in members)
         numbers |= {"bytes_per_client": traffic, "examples_at_most": bound}
         rows.append({"dataset": dataset, "algorithm": algorithm} | numbers)
-    total = _with_searches(_counts(cells, store, set(), searches), cells, searches)
+    total = _with_searches(_counts(cells, current, set(), searches), cells, searches)
     bound = any(row["examples_at_most"] for row in rows)
     return [*rows, {"dataset": "", "algorithm": "", "examples_at_most": bound} | total]
 
@@ -255,12 +256,12 @@ def stale_changes(cells: Iterable[Cell], store: Store) -> dict[str, Changes]:
 
 
 def _counts(
-    cells: list[Cell], store: Store, counted: set[tuple[str, str]], searches: Mapping[str, Search]
+    cells: list[Cell], current: set[str], counted: set[tuple[str, str]], searches: Mapping[str, Search]
 ) -> dict[str, int]:
     from bench.experiments.cost import examples_to_train
     from bench.experiments.planning import training_of
 
-    done = sum(not changed for changed in stale_changes(cells, store).values())
+    done = len(current & {cell.id for cell in cells})
     trained, after = {}, {}
     for cell in cells:
         base = training_of(cell)

@@ -125,7 +125,7 @@ class Fleet:
         wanted, gpus = min(trials, places(fit)), int(self.gpus)
         # Machines with few cores leave more to the GPUs of others.
         least = next(count for count in range(1, fit + 1) if places(count) >= wanted)
-        count = max(trials_on_each(wanted, gpus), least - (least * (gpus - 1) >= wanted))
+        count = trials_on_each(wanted, gpus, least)
         return replace(share, gpus=_RAY_UNITS // count / _RAY_UNITS)
 
     def request(self, resources: Resources) -> tune.PlacementGroupFactory:

@@ -19,9 +19,9 @@ class HeldGpu:
             return False
 
 
-def trials_on_each(trials: int, gpus: int) -> int:
-    """How many of some trials a GPU gets: rounded up, or down where another GPU would be left without any."""
-    most = -(-trials // gpus)
+def trials_on_each(trials: int, gpus: int, least: int = 1) -> int:
+    """How many of some trials a GPU gets, `least` or more: rounded up, or down where another GPU would be left without any."""
+    most = max(-(-trials // gpus), least)
     leaves_one_idle = most * (gpus - 1) >= trials
     return max(1, most - leaves_one_idle)
 
