@@ -1,7 +1,8 @@
-"""What may make a round faster, measured beside what it would replace: captured graphs, other convolutions, a compiler."""
+"""What may make a round faster, measured beside what it would replace: captured graphs, other convolutions."""
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,10 +12,12 @@ from algorithms import make
 from bench.gpu_check.report import explained
 from bench.gpu_check.session import Session, distance, numerics
 from bench.profiling import peak_memory_mb, reset_peak_memory
+from bench.simulation.graphs import Capture, Graphs, cuda_graphs
 from bench.simulation.task import Task
 from bench.speed.candidates import convolutions as ways
-from bench.speed.candidates.graphs import Capture, Graphs, compiled, cuda_graph, traced
+from bench.speed.candidates.traced import traced
 
+_ROUNDS = 10  # in runs of so many, blocks are captured in the second
 _METHODS = ("fedavg", "scaffold", "moon", "feddyn", "fedsam", "fedgen")
 _LAYERS = {
     "conv1": (3, 32, 6),
@@ -25,8 +28,8 @@ _GRADIENTS = {"weight": (1, 2), "weight and input": (0, 1, 2)}  # the first laye
 
 def graphs(session: Session) -> None:
     """A round of clients of the same size as one graph: whether it is captured, whether it is equal, and how fast."""
-    capture, short = (cuda_graph, {}) if session.on_gpu else (traced, {"local_epochs": None, "local_steps": 1})
-    task, faster = session.equal_clients(**short), []
+    capture, short = (cuda_graphs(), {}) if session.on_gpu else (traced, {"local_epochs": None, "local_steps": 1})
+    task, faster = session.equal_clients(rounds=_ROUNDS, **short), []
     for name in _METHODS:
         try:
             found = _beside_eager(session, task, name, capture)
@@ -37,16 +40,6 @@ def graphs(session: Session) -> None:
         session.report.note(name, found)
         faster.append(f"{name} {found['ms eager'] / found['ms']:.1f}")
         session.report.summarise(f"times faster than eager, with all of a round but its test: {', '.join(faster)}")
-
-
-def compile(session: Session) -> None:
-    """Two local steps of all clients, compiled: whether it compiles, whether it is equal to rounding, and how fast."""
-    task = session.equal_clients(local_epochs=None, local_steps=2)
-    found = _beside_eager(session, task, "fedavg", compiled)
-    session.report.note("fedavg, two steps", found)
-    session.report.summarise(
-        f"{found['ms eager'] / found['ms']:.1f} times faster than eager, after {found['s until captured']:.0f} s of compiling"
-    )
 
 
 def convolutions(session: Session) -> None:
@@ -75,25 +68,25 @@ def convolutions(session: Session) -> None:
 
 def _beside_eager(session: Session, task: Task, name: str, capture: Capture) -> dict[str, Any]:
     """The second round of a method as the vectorised engine runs it, and captured."""
-    method, captured = make(name), Graphs(capture)
+    method, graphs = make(name), Graphs(capture)
     state = method.step(task, method.init(task))
     expected = method.step(task, state)["params"]
     eager = session.seconds(lambda: method.step(task, state))
     reset_peak_memory(task.device)
-    with captured.used():
-        first = session.seconds(lambda: method.step(task, state), 1)
-        found = method.step(task, state)["params"]
-        again = session.seconds(lambda: method.step(task, state), 5)
-    if not captured.num_captured:  # else this would be the pace of the usual engine
-        raise RuntimeError("no block was captured, since what runs on clients is no hook of the method")
+    captured = replace(task, graphs=graphs)
+    method.step(captured, state)
+    first = session.seconds(lambda: method.step(captured, state), 1)
+    if not graphs.num_captured:  # else this would be the pace of the usual engine
+        raise RuntimeError(", ".join(graphs.not_captured.values()) or "what runs on clients is no hook of the method")
+    found = method.step(captured, state)["params"]
+    again = session.seconds(lambda: method.step(captured, state), 5)
     return {
         "ms eager": round(1e3 * eager, 3),
         "ms": round(1e3 * again, 3),
-        "ms of the blocks alone": round(1e3 * sum(session.seconds(block.replay, 5) for block in captured.kept), 3),
+        "ms of the blocks alone": round(1e3 * sum(session.seconds(block.replay, 5) for block in graphs.kept), 3),
         "examples per second": round(task.num_trained(task.sample_cohort(1)) / again),
         "s until captured": round(first, 2),
-        "blocks": captured.num_captured,
-        "not captured": captured.num_uncaptured,
+        "blocks": graphs.num_captured,
         "from eager": distance(found, expected),
         "peak MB": round(peak_memory_mb(task.device)),
     }

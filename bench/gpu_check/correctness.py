@@ -4,6 +4,7 @@ import itertools
 import tempfile
 import warnings
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,10 +19,12 @@ from bench.contract.toy import difference, toy_task, train
 from bench.gpu_check.report import explained
 from bench.gpu_check.session import Session, distance, numerics
 from bench.results.artifacts import Folder
-from bench.simulation.checkpoints import on_device, on_host
+from bench.simulation.checkpoints import Checkpoints, on_host
 from bench.simulation.engines import ENGINES
 from bench.simulation.evaluation import evaluate
+from bench.simulation.graphs import Graphs, cuda_graphs
 from bench.simulation.task import Task
+from bench.speed.candidates.traced import traced
 
 _CLUSTERS = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 METHODS: dict[
@@ -58,6 +61,7 @@ IMAGES = {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10", "tr
 _KINDS: dict[str, dict[str, Any]] = {"mlp": {}, "cnn": {**IMAGES, "local_epochs": 1, "rounds": 2}}
 _TOLERANCE = 1e-8  # of float64, where sums are in another order
 _FEW, _MANY = 1, 4  # local steps
+_ROUNDS = 4  # a block is captured in the second, replayed in the third
 
 
 def right(session: Session) -> None:
@@ -100,6 +104,25 @@ def rounding(session: Session) -> None:
     session.report.summarise(", ".join(f"{what}: {one['from the CPU']:.1e}" for what, one in found.items()))
 
 
+def captured(session: Session) -> None:
+    """float32: blocks that are replayed as CUDA graphs give the bits of blocks that are not; and which are not captured."""
+    compared, never = 0, {}
+    for name in METHODS:
+        case = _case(name)
+        task = _toy(case, session.device, "vectorised", **{**IMAGES, "dtype": torch.float32, "rounds": _ROUNDS})
+        graphs = Graphs(cuda_graphs() if session.on_gpu else traced, least_left=0)
+        try:
+            how = difference(_trained(case, replace(task, graphs=graphs)), _trained(case, task))
+        except Exception as error:
+            how = explained(error)
+        if how:
+            session.report.wrong(name, how)
+        session.report.note(name, {"captured": graphs.num_captured, "not captured": graphs.not_captured})
+        compared, never = compared + 1, never | ({} if graphs.num_captured else {name: graphs.not_captured})
+        wrong, listed = _num_wrong(session, "captured"), ", ".join(never) or "none"
+        session.report.summarise(f"{compared} runs compared, {wrong} wrong; nothing captured of: {listed}")
+
+
 def waits(session: Session) -> None:
     """Where the host waits for the device in a local step: nowhere, or the vectorised engine has no use."""
     if not session.on_gpu:
@@ -123,12 +146,11 @@ def resumed(session: Session) -> None:
     """A round from a state that was stored and read again gives what the round from the state in memory gives."""
     compared = 0
     with tempfile.TemporaryDirectory() as scratch, mock.patch.object(calibration, "_LEAST_STEPS", 20):
-        folder = Folder(scratch)
         for name, engine in itertools.product(METHODS, ENGINES):
             case = _case(name)
             task = _toy(case, session.device, engine)
             try:
-                how = _after_storing(case.method, task, folder)
+                how = _after_storing(case.method, task, Folder(f"{scratch}/{name}-{engine}"))
             except Exception as error:
                 how = explained(error)
             if how:
@@ -140,9 +162,9 @@ def resumed(session: Session) -> None:
 
 def _after_storing(method: Algorithm, task: Task, folder: Folder) -> str:
     """How the next round from a stored state differs from the next round; "" if it does not."""
-    state = method.step(task, method.init(task))
-    folder.save("state.pt", on_host(state))
-    back = on_device(folder.load("state.pt", torch.device("cpu")), task.device)
+    state, checkpoints = method.step(task, method.init(task)), Checkpoints(folder, {}, 0)
+    checkpoints.save({"state": state})
+    back = checkpoints.load(task.device)["state"]
     return difference(on_host(method.step(task, back)), on_host(method.step(task, state)))
 
 

@@ -21,15 +21,15 @@ SECTIONS = {  # name of a section and of its function -> module, and its part of
     "facts": ("facts", 1),
     "right": ("correctness", 30),
     "rounding": ("correctness", 3),
+    "captured": ("correctness", 8),
     "waits": ("correctness", 6),
     "graphs": ("candidates", 12),
     "speed": ("pace", 25),
     "profile": ("pace", 3),
     "convolutions": ("candidates", 8),
     "resumed": ("correctness", 6),
-    "compile": ("candidates", 10),
 }
-MUST_HOLD = ("right", "resumed")
+MUST_HOLD = ("right", "captured", "resumed")
 
 
 def main(arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,9 @@ class Session:
         return folder
 
     def w1(self, engine: str = "vectorised", **changes: Any) -> Task:
-        """W1 with changes, on the device."""
-        return task_on(self.folder, device=self.device, engine=engine, **{**self.w1_changes, **changes})
+        """W1 with changes, on the device, without graphs."""
+        task = task_on(self.folder, device=self.device, engine=engine, **{**self.w1_changes, **changes})
+        return replace(task, graphs=None)
 
     def equal_clients(self, engine: str = "vectorised", **changes: Any) -> Task:
         """W1 with clients of the same size, which are one block."""

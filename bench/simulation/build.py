@@ -12,6 +12,7 @@ from bench.models import pretrained
 from bench.models.base import Model
 from bench.simulation.data import divide
 from bench.simulation.engines import refuse_loop_only
+from bench.simulation.graphs import Graphs, cuda_graphs
 from bench.simulation.task import Task
 from datasets import cache, partitions, transforms
 from datasets.federation import federate
@@ -71,6 +72,7 @@ def build_task(
         federation,
         config.seed,
         engine,
+        graphs=Graphs(cuda_graphs()) if engine == "vectorised" and device == "cuda" else None,
         cache_dir=cache.default_dir() / "derived",
         weights=weights,
         data_dir=data_dir,

@@ -8,7 +8,7 @@ client code once for all of them with `torch.func.vmap`; padding is masked, and 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,8 @@ class Clients(Protocol):
     def federation(self) -> Federation: ...
     @property
     def max_clients_per_vmap(self) -> int | None: ...
+    @property
+    def graphs(self) -> "BlockRunner | None": ...
     @property
     def device(self) -> torch.device: ...
     def data_of(self, client: int) -> ClientData: ...
@@ -89,9 +91,10 @@ def run_vectorised(
         ValueError: if the model cannot be run this way.
     """
     refuse_loop_only(task.model)
-    run_one, order, outcomes = on_padded(task, fn), [], []
+    run = task.graphs.run if task.graphs else run_block
+    order, outcomes = [], []
     for block in blocks_of(task, clients, shared["round"], per_client):
-        outcomes.append(torch.func.vmap(functools.partial(run_one, shared, block.least))(block.given))
+        outcomes.append(run(task, fn, block, shared))
         order += block.positions
     return in_order(order, outcomes, task.device)
 
@@ -110,24 +113,33 @@ class Block(NamedTuple):
     least: list[int]
 
 
-def on_padded(task: Clients, fn: OnClient) -> Callable[[dict[str, Any], list[int], dict[str, Tree]], ClientOutputs]:
-    """What runs fn on one client of a block, for vmap: a function of what all clients share, the block's least, and what this
-    client is given."""
+class BlockRunner(Protocol):
+    """Runs a function on all clients of a block, as `run_block` does."""
 
-    def run_one(shared: dict[str, Any], least: list[int], given: dict[str, Tree]) -> ClientOutputs:
+    def run(self, task: Clients, fn: OnClient, block: Block, shared: dict[str, Any]) -> ClientOutputs: ...
+
+
+def run_block(task: Clients, fn: OnClient, block: Block, shared: dict[str, Any]) -> ClientOutputs:
+    """fn on all clients of a block at once.
+
+    Args:
+        shared: what all clients of the round get.
+    """
+
+    def run_one(given: dict[str, Tree]) -> ClientOutputs:
         given = {**shared, **given}
         padded = given.pop("padded")
         draws = {key: leaf.unbind(0) for key, leaf in padded["draws"].items()}
         keys = given.pop("keys").unbind(0)
         plan = [
-            BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, least[step], keys[step])
+            BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, block.least[step], keys[step])
             for step, (rows, mask) in enumerate(zip(padded["rows"].unbind(0), padded["mask"].unbind(0), strict=True))
         ]
         data = replace(task.data_of(0), noise_level=given.pop("noise", None))
         model = bind(task.model, given["buffers"])
         return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 
-    return run_one
+    return torch.func.vmap(run_one)(block.given)
 
 
 def blocks_of(task: Clients, clients: list[int], round: int, per_client: dict[str, Tree]) -> Iterator[Block]:

@@ -155,7 +155,7 @@ class Run:
         most = min(self.task.max_clients_per_vmap or self.task.population, len(self.task.sample_cohort(self.round).ids))
         if most < 2:
             return None
-        self.task = replace(self.task, max_clients_per_vmap=most // 2)
+        self.task = replace(self.task, max_clients_per_vmap=most // 2, graphs=None)  # which hold memory
         return self.task.max_clients_per_vmap
 
     def step(self) -> dict[str, Any]:

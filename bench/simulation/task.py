@@ -18,7 +18,7 @@ from bench.models.pretrained import Pretrained
 from bench.seeding import generator_for
 from bench.simulation.cached import digest_of, kept
 from bench.simulation.client import ClientData
-from bench.simulation.engines import ENGINES, LARGEST_STACK
+from bench.simulation.engines import ENGINES, LARGEST_STACK, BlockRunner
 from datasets.federation import Federation
 
 # Images per forward pass without training: as many as fit into the cache of a CPU, and of small images and models as many as
@@ -44,6 +44,7 @@ class Task:
         members: client ids of the federation that belong to the task, ascending; None for all.
         initial_model: which of the seed's independent initial models `initial_params` draws; 0 is everybody's.
         max_clients_per_vmap: clients that train at once on the vectorised engine, at most; None for no bound.
+        graphs: launches blocks of the vectorised engine that come again as a whole; None for kernel by kernel.
         largest_stack: bytes of a cohort's results that the loop engine holds at once, at most, if their means are enough.
         cache_dir: where `cached` keeps what it computes; None for nowhere.
         weights: of the encoder of every initial model; None for random ones.
@@ -60,6 +61,7 @@ class Task:
     members: Tensor | None = None
     initial_model: int = 0
     max_clients_per_vmap: int | None = None
+    graphs: BlockRunner | None = None
     largest_stack: int = LARGEST_STACK
     cache_dir: Path | None = None
     weights: Pretrained | None = None

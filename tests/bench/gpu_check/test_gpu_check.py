@@ -97,7 +97,9 @@ def test_an_error_in_one_run_is_a_wrong_number_and_the_others_go_on(check, monke
 
 
 def test_a_state_that_is_read_otherwise_than_stored_is_found(check, monkeypatch):
-    monkeypatch.setattr(correctness, "on_device", lambda state, device: {**state, "round": state["round"] + 1})
+    load = correctness.Checkpoints.load
+    later = lambda self, device: {"state": {**(state := load(self, device)["state"]), "round": state["round"] + 1}}  # noqa: E731
+    monkeypatch.setattr(correctness.Checkpoints, "load", later)
     code, found = check("resumed")
     assert code == 1 and len(found["resumed"]["wrong"]) == 4
 
@@ -115,9 +117,9 @@ def test_a_failing_section_does_not_stop_the_others(check, monkeypatch):
 
 
 def test_a_round_that_was_not_captured_is_not_reported_as_if_it_were(check, monkeypatch):
-    monkeypatch.setattr("bench.speed.candidates.graphs.inspect.ismethod", lambda fn: False)
+    monkeypatch.setattr("bench.simulation.graphs.inspect.ismethod", lambda fn: False)
     _, found = check("graphs")
-    assert "no block was captured" in found["graphs"]["found"]["fedavg"] and found["graphs"]["summary"] == ""
+    assert "what runs on clients is no hook" in found["graphs"]["found"]["fedavg"] and found["graphs"]["summary"] == ""
 
 
 @pytest.mark.parametrize("name", main.MUST_HOLD)

@@ -1,0 +1,47 @@
+"""Functions of trees as their tensor operations: what a CUDA graph holds, on any device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from algorithms.shared import tree
+from algorithms.shared.tree import Tree
+from bench.simulation.graphs import Captured
+
+
+def traced(fn: Callable[[Tree], Tree], example: Tree) -> Captured:
+    """Traces a function to its tensor operations, which a replay runs one after another: a captured graph for any device.
+
+    As in a CUDA graph, Python runs but once, and tensors that fn reads beside its inputs are read where they were.
+    """
+    return _of_operations(*_trace(fn, example), example)
+
+
+def _trace(fn: Callable[[Tree], Tree], example: Tree) -> tuple[Callable[..., list], Tree]:
+    """The operations of a function, from the leaves of its inputs to those of its outputs, and a tree like its outputs."""
+    found: list[Tree] = []
+
+    def on_leaves(*leaves: torch.Tensor) -> list[torch.Tensor]:
+        found.append(fn(_like(example, leaves)))
+        return tree.leaves(found[-1])
+
+    return make_fx(on_leaves)(*tree.leaves(example)), found[-1]
+
+
+def _of_operations(operations: Callable[..., Any], like: Tree, example: Tree) -> Captured:
+    inputs = tree.map(torch.clone, example)
+    read = tree.leaves(inputs)
+    outputs = _like(like, [leaf.clone() for leaf in operations(*read)])
+
+    def replay() -> None:
+        torch._foreach_copy_(tree.leaves(outputs), list(operations(*read)))
+
+    return Captured(inputs, outputs, replay)
+
+
+def _like(example: Tree, leaves: Any) -> Tree:
+    """A tree of the structure of another with other leaves."""
+    left = iter(leaves)
+    return tree.map(lambda _: next(left), example)
