@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -100,7 +101,10 @@ class RunRecorder:
         if elsewhere:
             elsewhere.copy_to(own)
         if rows:
-            write_events(own, self._configs[run_id], rows, times["started"])
+            with contextlib.suppress(
+                ModuleNotFoundError
+            ):  # a bare machine has no tensorboardX; `export` writes them at any time
+                write_events(own, self._configs[run_id], rows, times["started"])
         self._store.finish(run_id, rows, record)
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()
