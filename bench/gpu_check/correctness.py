@@ -16,6 +16,7 @@ from algorithms.shared import calibration
 from algorithms.shared.base import Algorithm
 from bench.contract.cases import Case, said_by
 from bench.contract.toy import difference, toy_task, train
+from bench.contract.traced import traced
 from bench.gpu_check.report import explained
 from bench.gpu_check.session import Session, distance, numerics
 from bench.results.artifacts import Folder
@@ -24,7 +25,6 @@ from bench.simulation.engines import ENGINES
 from bench.simulation.evaluation import evaluate
 from bench.simulation.graphs import Graphs, cuda_graphs
 from bench.simulation.task import Task
-from bench.speed.candidates.traced import traced
 
 _CLUSTERS = {"num_clusters": 2, "encoder_rounds": 2, "classifier_rounds": 2}
 METHODS: dict[

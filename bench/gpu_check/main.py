@@ -23,10 +23,9 @@ SECTIONS = {  # name of a section and of its function -> module, and its part of
     "rounding": ("correctness", 3),
     "captured": ("correctness", 8),
     "waits": ("correctness", 6),
-    "graphs": ("candidates", 12),
+    "graphs": ("graphs", 12),
     "speed": ("pace", 25),
     "profile": ("pace", 3),
-    "convolutions": ("candidates", 8),
     "resumed": ("correctness", 6),
 }
 MUST_HOLD = ("right", "captured", "resumed")

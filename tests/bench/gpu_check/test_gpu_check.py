@@ -13,8 +13,8 @@ import torch
 
 import algorithms
 from algorithms.shared import tree
-from bench.gpu_check import candidates as candidate_sections
 from bench.gpu_check import correctness, facts, main, pace
+from bench.gpu_check import graphs as graph_section
 from bench.gpu_check.main import SECTIONS
 from bench.gpu_check.session import distance, numerics
 from bench.simulation.engines import ENGINES
@@ -23,7 +23,7 @@ from tests.support import kinds
 
 ROOT = Path(__file__).parents[3]
 METHODS = correctness.METHODS
-SLOW = ("speed", "convolutions", "compile", "graphs")
+SLOW = ("speed", "graphs", "captured")
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def small(tmp_path, monkeypatch):
     few = lambda folder: write_random_cifar10(folder, batch_size=100)  # noqa: E731
     monkeypatch.setattr("bench.speed.workload.write_random_cifar10", few)
     monkeypatch.setattr(correctness, "METHODS", {"fedavg": {}, "scaffold": {}})
-    monkeypatch.setattr(candidate_sections, "_METHODS", ("fedavg",))
+    monkeypatch.setattr(graph_section, "_METHODS", ("fedavg",))
     monkeypatch.setattr(pace, "_METHODS", ("scaffold",))
 
 

@@ -8,9 +8,9 @@ import torch
 import algorithms
 from algorithms.shared import tree
 from bench.contract.toy import assert_equal, toy_task, train
+from bench.contract.traced import traced
 from bench.simulation.graphs import Captured, Graphs, cuda_graphs
 from bench.simulation.task import Task
-from bench.speed.candidates.traced import traced
 from tests.support.toy import settings_for, toy_method
 
 ONE_BLOCK = {"sizes": (12,) * 3, "local_epochs": None, "local_steps": 2, "engine": "vectorised", "rounds": 4}
