@@ -27,8 +27,8 @@ from datasets.federation import Federation
 # blocks, one after another: at dir-0.1 with 100 clients 0.75 leaves a sixth of the rows empty, 0.5 a third.
 _LEAST_FILL = 0.75
 
-# On a GPU, as many batches of one client train in the time in which a step is launched, however many clients it has. Measured on
-# an H200 (docs/gpu.md): 65 where kernels are launched one by one, few where a block is replayed as a graph; this is between.
+# On a GPU, as many batches of one client train in the time in which a step is launched, however many clients it has. On an H200
+# (docs/gpu.md) these were 65 where kernels are launched one by one, and few where a block is replayed; this is between.
 _BATCHES_PER_LAUNCH = 20
 
 LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once where their means are enough
