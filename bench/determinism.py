@@ -9,8 +9,8 @@ def make_deterministic(tf32: bool = False) -> None:
     """Makes torch use kernels that give the same numbers in every run; to be called before this process uses a GPU.
 
     Args:
-        tf32: whether convolutions and matrix products round their inputs to 10 bits of mantissa, which is faster, with
-            numbers that differ from those of a CPU by about 1e-3 instead of 1e-6.
+        tf32: whether convolutions and matrix products round their inputs to 10 bits of mantissa: some are faster then, and
+            numbers are further from those of a CPU (docs/gpu.md).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -39,7 +39,7 @@ def _train_all(given: argparse.Namespace) -> bool:
     from bench.execution import submitted, waiting  # which the process of one job does not need
 
     data_dir = given.data_dir or (Path(named) if (named := os.environ.get("SKEWBENCH_DATA")) else None)
-    machines = submitted.machines("local", 1.0, given.gpus_per_trial or "0", given.max_concurrent, {})
+    machines = submitted.machines("local", 1.0, given.gpus_per_trial or "auto", given.max_concurrent, {})
     signal.signal(signal.SIGTERM, terminate)
     try:
         return waiting.train(given.path, machines, data_dir and data_dir.absolute())
@@ -54,9 +54,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Train runs without Ray, on a machine that may have nothing but torch.",
     )
     parser.add_argument("path", type=Path, help="config.json of a run, or a folder that describe --configs has written")
-    parser.add_argument(
-        "--gpus-per-trial", default="", metavar="SHARE", help="of a folder: 0.25 trains four runs at once on each GPU"
-    )
+    shares = "of a folder: 0.25 trains four runs at once on each GPU, 0 on the CPU; a whole GPU if left out"
+    parser.add_argument("--gpus-per-trial", default="", metavar="SHARE", help=shares)
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="of a folder: where the images are")
     parser.add_argument("--plugins", type=Path, action="append", default=[], metavar="DIR", help="a lab's folder")
     parser.add_argument("--max-concurrent", type=int, default=0, metavar="N", help="of a folder: runs at once, at most")

@@ -187,7 +187,7 @@ Tf32Option = Annotated[
     bool,
     typer.Option(
         "--tf32",
-        help="On GPUs, faster convolutions and matrix products whose numbers differ by about 1e-3; in the record.",
+        help="On GPUs, less exact convolutions and matrix products, which some cards make faster; in the record.",
     ),
 ]
 KeepStaleOption = Annotated[
