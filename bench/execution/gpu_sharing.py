@@ -59,8 +59,9 @@ def kind_of(job: Job, seeds: int = 1) -> str:
     model = config.model + (f" x{config.model_width:g}" if config.model_width != 1 else "")
     method = json.dumps(_shape(config.algorithm), sort_keys=True)
     images = " ".join(map(str, filter(None, (config.dataset, config.transform, config.image_size))))
+    everyone = "all " if config.participation == 1 else ""  # whose rounds are replayed as CUDA graphs
     return (
-        f"{images}, {model}, {method}, {config.cohort_size} clients per round, batch "
+        f"{images}, {model}, {method}, {everyone}{config.cohort_size} clients per round, batch "
         f"{config.batch_size}{'' if job.engine == 'auto' else f', engine {job.engine}'}{', tf32' if job.tf32 else ''}"
         f"{f', {seeds} seeds together' if seeds > 1 else ''}"
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bench.config.code_version import definitions_of, facts_of
@@ -101,14 +101,20 @@ class RunRecorder:
         if elsewhere:
             elsewhere.copy_to(own)
         if rows:
-            with contextlib.suppress(
-                ModuleNotFoundError
-            ):  # a bare machine has no tensorboardX; `export` writes them at any time
-                write_events(own, self._configs[run_id], rows, times["started"])
+            self._write_events(run_id, own, rows, times["started"])
         self._store.finish(run_id, rows, record)
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()
         return record
+
+    def _write_events(self, run_id: str, folder: Path, rows: list[RoundRow], started: str | None) -> None:
+        try:
+            write_events(folder, self._configs[run_id], rows, started)
+        except (
+            ModuleNotFoundError
+        ) as error:  # a bare machine may lack it; `export --tensorboard` writes them at any time
+            if (error.name or "").partition(".")[0] != "tensorboardX":
+                raise
 
 
 class JobRecorder:

@@ -152,7 +152,12 @@ class Worker:
         return str(error) if isinstance(error, UnfitMachine | DataError | pretrained.MissingWeights) else ""
 
     def _reduce_memory(self) -> WorkerReport:
-        """After a GPU has run out of memory: half as many clients train at once, or the run needs fewer neighbours."""
+        """After a GPU has run out of memory: the run goes on without CUDA graphs, or half as many clients train at once, or it
+        needs fewer neighbours."""
+        if self._run and self._run.drop_graphs():
+            torch.cuda.empty_cache()
+            self._notes.append("out of GPU memory, continues without CUDA graphs")
+            return WorkerReport()
         most = self._run.halve_clients_per_vmap() if self._run else None
         if most is None:
             self._run = None
@@ -165,6 +170,8 @@ class Worker:
     def _with_news(self, report: WorkerReport) -> WorkerReport:
         """The report with the rounds and notes since the one before."""
         start, notes = self._num_reported, self._notes
+        if self._run and (graphs := self._run.task.graphs):
+            notes, graphs.notes = notes + graphs.notes, []
         rows = self._run.rows[start:] if self._run else []
         self._num_reported, self._notes = start + len(rows), []
         return replace(report, start=start, rows=rows, note="; ".join(notes))

@@ -61,7 +61,8 @@ IMAGES = {"model": "simple-cnn", "shape": (3, 16, 16), "dataset": "cifar10", "tr
 _KINDS: dict[str, dict[str, Any]] = {"mlp": {}, "cnn": {**IMAGES, "local_epochs": 1, "rounds": 2}}
 _TOLERANCE = 1e-8  # of float64, where sums are in another order
 _FEW, _MANY = 1, 4  # local steps
-_ROUNDS = 4  # a block is captured in the second, replayed in the third
+_ROUNDS = 5  # a block of all clients is replayed from the third on, another from the fourth
+_DRAWN = ("fedavg", "scaffold")  # methods that are trained on half of the clients, too
 
 
 def right(session: Session) -> None:
@@ -107,17 +108,19 @@ def rounding(session: Session) -> None:
 def captured(session: Session) -> None:
     """float32: blocks that are replayed as CUDA graphs give the bits of blocks that are not; and which are not captured."""
     compared, never = 0, {}
-    for name in METHODS:
+    for name, share in [*((name, 1.0) for name in METHODS), *((name, 0.5) for name in _DRAWN)]:
         case = _case(name)
-        task = _toy(case, session.device, "vectorised", **{**IMAGES, "dtype": torch.float32, "rounds": _ROUNDS})
+        own = {"dtype": torch.float32, "rounds": _ROUNDS, "sizes": (24,) * 4, "participation": share}
+        task = _toy(case, session.device, "vectorised", **{**IMAGES, **own})
         graphs = Graphs(cuda_graphs() if session.on_gpu else traced, least_left=0)
         try:
             how = difference(_trained(case, replace(task, graphs=graphs)), _trained(case, task))
         except Exception as error:
             how = explained(error)
         if how:
-            session.report.wrong(name, how)
-        session.report.note(name, {"captured": graphs.num_captured, "not captured": graphs.not_captured})
+            session.report.wrong(f"{name}, share {share:g}", how)
+        found = {"captured": graphs.num_captured, "not captured": graphs.not_captured}
+        session.report.note(f"{name}, share {share:g}", found)
         compared, never = compared + 1, never | ({} if graphs.num_captured else {name: graphs.not_captured})
         wrong, listed = _num_wrong(session, "captured"), ", ".join(never) or "none"
         session.report.summarise(f"{compared} runs compared, {wrong} wrong; nothing captured of: {listed}")

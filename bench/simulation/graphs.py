@@ -1,17 +1,21 @@
 """CUDA graphs of the vectorised engine: a block of clients that comes again is launched as a whole.
 
 A block is a fixed sequence of kernels: its batches and draws are made on the host, and nothing in it waits for the device. So
-it can be captured once, with inputs at fixed addresses, and then be launched for the cost of copying the inputs there. A block
-is captured when it comes for the second time, or the first, where all clients train in each round. The graph takes its place if
-it gives the same bits.
+it can be captured once, with inputs at fixed addresses, and then be launched for the cost of copying the inputs there.
+
+A block is captured when it comes for the second time, or the first, where all clients train in each round. When it comes again,
+in another round, it runs in both ways. The graph takes its place from then on, if it gave the same bits.
 """
 
 import functools
 import inspect
 import sys
+import warnings
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,9 +53,10 @@ Capture = Callable[[Callable[[Tree], Tree], Tree], Captured]  # (function, examp
 
 
 def cuda_graphs() -> Capture:
-    """A way to capture functions, which have run before, as CUDA graphs.
+    """A way to capture functions, which have run before, as CUDA graphs in memory that they share.
 
-    It raises RuntimeError if a function waits for the device or copies from the host, or the memory of the device is full.
+    Raises, when it captures:
+        RuntimeError: if the function waits for the device or copies from the host, or the memory of the device is full.
     """
     pool = (
         torch.cuda.graph_pool_handle()
@@ -59,85 +64,159 @@ def cuda_graphs() -> Capture:
 
     def capture(fn: Callable[[Tree], Tree], example: Tree) -> Captured:
         inputs, graph = tree.map(torch.clone, example), torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            outputs = fn(inputs)
+        # Also after an error, what comes next runs on the stream of before.
+        with torch.cuda.stream(torch.cuda.current_stream()):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                outputs = fn(inputs)
         return Captured(inputs, outputs, graph.replay)
 
     return capture
+
+
+@dataclass
+class _Known:
+    """What is known of a block.
+
+    Attributes:
+        hook: the name of what runs in it.
+        round: in which it was captured, or else came first.
+        captured: None before its capture.
+        is_proven: whether it gave the bits of the block in another round.
+    """
+
+    hook: str
+    round: int
+    captured: Captured | None = None
+    is_proven: bool = False
 
 
 class Graphs:
     """The captured blocks of one run.
 
     Captured are blocks of methods' own hooks that do not read the round. Other functions, which may hold tensors of one round,
-    run as they always do, and so do hooks whose graph gave other bits or could not be made.
+    run as they always do, and so do hooks whose graph gave other bits.
 
     Attributes:
         num_captured: how many blocks were captured, those that were forgotten included.
-        not_captured: name of each hook that is not captured -> why, one clause.
+        not_captured: name of each hook whose blocks run as always from now on -> why, one clause.
+        notes: what the user should know, a clause each; who tells it takes it away.
+        broken: why no run of this process captures any more; "" if they may: after an error in a capture, torch may not be able
+            to.
     """
 
-    def __init__(self, capture: Capture, *, most: int = 64, least_left: int = 4):
+    broken: ClassVar[str] = ""
+
+    def __init__(self, capture: Capture, *, most: int = 64, least_left: int = 6):
         """
         Args:
             capture: how.
             most: blocks that are remembered.
-            least_left: more rounds than that must be left when a block is captured, which costs about one.
+            least_left: a block is captured if more rounds than that are left, with this one: it costs about four.
         """
         self._capture, self._most, self._least_left = capture, most, least_left
-        self._blocks: OrderedDict[tuple, Captured | None] = OrderedDict()  # None: has come, but was not captured
-        self.num_captured, self.not_captured = 0, dict[str, str]()
+        self._blocks: OrderedDict[tuple, _Known] = OrderedDict()
+        self._changing: set[str] = (
+            set()
+        )  # hooks of which a block was captured that did not come again in the next round
+        self._is_full = False  # whether the memory of the device did not suffice for a graph
+        self.num_captured, self.not_captured, self.notes = 0, dict[str, str](), list[str]()
 
     @property
     def kept(self) -> list[Captured]:
         """The captured blocks, the one used last at the end."""
-        return [found for found in self._blocks.values() if found]
+        return [known.captured for known in self._blocks.values() if known.captured]
 
     def run(self, task: Clients, fn: OnClient, block: Block, shared: dict[str, Any]) -> ClientOutputs:
-        """fn on all clients of a block, as `bench.simulation.engines.run_block`."""
-        hosted = {name: value for name, value in shared.items() if name not in _SHARED}
+        """fn on all clients of a block: see `bench.simulation.engines.run_block`, whose arguments and result these are."""
+        hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func in (tensors_from, update_from) else fn
         inputs = {"given": block.given, "shared": {name: shared[name] for name in _SHARED if name in shared}}
+        leaves, round = tree.leaves(inputs), shared["round"]
+        # Numbers on the host would be constants of a graph.
+        if not inspect.ismethod(hook) or not all(leaf.device.type == task.device.type for leaf in leaves):
+            return run_block(task, fn, block, shared)
+        name = f"{type(hook.__self__).__name__}.{hook.__name__}"
+        if self._is_full or name in self.not_captured:
+            return run_block(task, fn, block, shared)
+        shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
+        # Objects are part of the key, and so live as long as it: their ids are of nobody else.
+        objects = (_ById(hook.__self__), hook.__func__, _AsModel(task.model), _ById(task.federation))
+        key = (*objects, shared["settings"], tuple(block.least), _names(inputs), shapes)
+        known = self._blocks.get(key)
+        if known and known.captured:
+            self._blocks.move_to_end(key)
+            return known.captured(inputs) if known.is_proven else self._proved(known, task, fn, block, shared, inputs)
+        rounds_read: list[int] = []
+        with _watched(task.device) as waits:
+            outcome = run_block(task, _noting(fn, rounds_read), block, shared)
+        is_new = known is None
+        if rounds_read or (waits and not is_new):  # at the first run, libraries may wait once
+            self._give_up(name, "it reads the round" if rounds_read else "the host waits for the GPU in it")
+            return outcome
+        comes_again = not is_new or (shared["settings"].participation == 1 and not self._changes(name, round))
+        known = known or _Known(name, round)
+        self._remember(key, known)
+        if comes_again and not waits and not Graphs.broken and shared["settings"].rounds - round > self._least_left:
+            hosted = {name: value for name, value in shared.items() if name not in _SHARED}
+            known.round, known.captured = round, self._captured(name, task, fn, block, hosted, inputs)
+        return outcome
+
+    def _proved(
+        self, known: _Known, task: Clients, fn: OnClient, block: Block, shared: dict[str, Any], inputs: Tree
+    ) -> ClientOutputs:
+        """What a block gives as always, with which its graph is compared, if this is another round than that of its capture."""
+        outcome = run_block(task, fn, block, shared)
+        if known.captured and shared["round"] != known.round:
+            known.is_proven = _equal(known.captured(inputs), outcome)
+            if not known.is_proven:
+                self._give_up(known.hook, "its graph gives other numbers")
+                self.notes.append(f"{known.hook} runs without CUDA graphs, since one gave other numbers")
+        return outcome
+
+    def _captured(
+        self, name: str, task: Clients, fn: OnClient, block: Block, hosted: dict[str, Any], inputs: Tree
+    ) -> Captured | None:
+        """The block captured; None if that fails."""
 
         def usual(given: Tree) -> ClientOutputs:
             return run_block(task, fn, block._replace(given=given["given"]), {**hosted, **given["shared"]})
 
-        hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func in (tensors_from, update_from) else fn
-        if not inspect.ismethod(hook) or hook.__qualname__ in self.not_captured:
-            return usual(inputs)
-        shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in tree.leaves(inputs))
-        # Objects are part of the key, and so live as long as it: their ids are of nobody else.
-        objects = (_ById(hook.__self__), hook.__func__, _AsModel(task.model), _ById(task.federation))
-        key = (*objects, shared["settings"], tuple(block.least), shapes)
-        captured, has_come = self._blocks.get(key), key in self._blocks
-        self._remember(key, captured)
-        if captured:
-            return captured(inputs)
-        rounds_read: list[int] = []
-        outcome = run_block(task, fn if has_come else _noting(fn, rounds_read), block, shared)
-        settings = shared["settings"]
-        if rounds_read:
-            self.not_captured[hook.__qualname__] = "it reads the round"
-        elif (has_come or settings.participation == 1) and settings.rounds - shared["round"] > self._least_left:
-            self._capture_now(key, hook.__qualname__, usual, inputs, outcome)
-        return outcome
+        try:
+            captured = self._capture(usual, inputs)
+        except RuntimeError as error:
+            self.not_captured[name] = str(error).splitlines()[0]
+            self._blocks.clear()  # also the others hold memory
+            self._is_full = True
+            self.notes.append(f"continues without CUDA graphs: {self.not_captured[name].rstrip('.')}")
+            if not isinstance(error, torch.OutOfMemoryError):
+                Graphs.broken = self.not_captured[name]
+            return None
+        self.num_captured += 1
+        return captured
 
-    def _remember(self, key: tuple, found: Captured | None) -> None:
-        self._blocks[key] = found
-        self._blocks.move_to_end(key)
+    def _remember(self, key: tuple, known: _Known) -> None:
+        self._blocks.pop(key, None)  # the key that stays is that of the objects which a capture reads
+        self._blocks[key] = known
         if len(self._blocks) > self._most:
             self._blocks.popitem(last=False)
 
-    def _capture_now(self, key: tuple, name: str, usual: Callable[[Tree], Tree], inputs: Tree, outcome: Tree) -> None:
-        """Captures a block, and keeps its graph if that gives what the block gave as usual."""
-        try:
-            captured = self._capture(usual, inputs)
-            if _equal(captured(inputs), outcome):
-                self._remember(key, captured)
-                self.num_captured += 1
-            else:
-                self.not_captured[name] = "its graph gives other numbers"
-        except RuntimeError as error:  # also where memory runs out
-            self.not_captured[name] = str(error).splitlines()[0]
+    def _give_up(self, name: str, why: str) -> None:
+        """From now on, blocks of a hook run as always."""
+        self.not_captured[name] = why
+        for key in [key for key, known in self._blocks.items() if known.hook == name]:
+            del self._blocks[key]
+
+    def _changes(self, name: str, round: int) -> bool:
+        """Whether blocks of a hook were captured that did not come again; those are forgotten."""
+        unused = [
+            key
+            for key, known in self._blocks.items()
+            if known.hook == name and known.captured and not known.is_proven and known.round < round
+        ]
+        for key in unused:
+            del self._blocks[key]
+        if unused:
+            self._changing.add(name)
+        return name in self._changing
 
 
 class _ById(NamedTuple):
@@ -153,7 +232,7 @@ class _ById(NamedTuple):
 
 
 class _AsModel(NamedTuple):
-    """A model as part of a key, equal to models that are made alike: some methods make one in each round."""
+    """A model as part of a key, equal to models of the same attributes: some methods make one in each round."""
 
     model: Any
 
@@ -161,12 +240,19 @@ class _AsModel(NamedTuple):
         return hash(type(self.model))
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _AsModel):
+        if not isinstance(other, _AsModel) or type(other.model) is not type(self.model):
             return False
         try:
-            return self.model is other.model or bool(self.model == other.model)
+            return self.model is other.model or bool(vars(self.model) == vars(other.model))
         except Exception:  # models of labs may hold what cannot be compared, such as tensors
             return False
+
+
+def _names(given: Tree) -> Any:
+    """The names of a tree, in its order."""
+    if isinstance(given, dict):
+        return tuple((name, _names(part)) for name, part in given.items())
+    return tuple(map(_names, given)) if isinstance(given, tuple | list) else None
 
 
 def _noting(fn: OnClient, rounds_read: list[int]) -> OnClient:
@@ -183,11 +269,33 @@ def _noting(fn: OnClient, rounds_read: list[int]) -> OnClient:
     return lambda data, plan, view: fn(data, plan, Noting(**vars(view)))
 
 
+@contextmanager
+def _watched(device: torch.device) -> Iterator[list[str]]:
+    """The places at which the host waits for a GPU meanwhile: what waits cannot be captured, and trying it may harm torch."""
+    waits: list[str] = []
+    if device.type != "cuda":
+        yield waits
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for one in caught:
+        if "synchroniz" in str(one.message):
+            waits.append(f"{one.filename}:{one.lineno}")
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+
+
 def _equal(a: Tree, b: Tree) -> bool:
-    """Whether all tensors of two trees of one structure have the same numbers; the host waits once."""
-
-    def same(x: Tensor, y: Tensor) -> Tensor:
-        return ((x == y) | ((x != x) & (y != y))).all()
-
+    """Whether all tensors of two trees of one structure have the same bits; the host waits once."""
     pairs = zip(tree.leaves(a), tree.leaves(b), strict=True)
-    return bool(torch.stack([same(x, y) for x, y in pairs]).all())
+    return bool(torch.stack([(_bytes(x) == _bytes(y)).all() for x, y in pairs]).all())
+
+
+def _bytes(x: Tensor) -> Tensor:
+    return x.contiguous().view(-1).view(torch.uint8)

@@ -72,7 +72,8 @@ class Run:
                 "save_local_models, or say by save_when which runs keep them."
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
-        self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap)
+        graphs = None if max_clients_per_vmap else self.task.graphs  # where memory is short, they do not fit either
+        self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap, graphs=graphs)
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
@@ -148,6 +149,12 @@ class Run:
         self._own |= checkpoint.get("callbacks", {})
         self._stopped = checkpoint.get("stopped", "")
 
+    def drop_graphs(self) -> bool:
+        """Trains without CUDA graphs from now on, with the same numbers; returns whether that frees memory."""
+        held = bool(self.task.graphs and self.task.graphs.kept)
+        self.task = replace(self.task, graphs=None)
+        return held
+
     def halve_clients_per_vmap(self) -> int | None:
         """Trains half as many clients at once from now on; returns how many, or None if it cannot be fewer."""
         if self.task.engine != "vectorised":
@@ -155,7 +162,7 @@ class Run:
         most = min(self.task.max_clients_per_vmap or self.task.population, len(self.task.sample_cohort(self.round).ids))
         if most < 2:
             return None
-        self.task = replace(self.task, max_clients_per_vmap=most // 2, graphs=None)  # which hold memory
+        self.task = replace(self.task, max_clients_per_vmap=most // 2)
         return self.task.max_clients_per_vmap
 
     def step(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_runs_of_a_kind_are_profiled_once_and_what_was_found_is_remembered(alloc
     assert first.of(job(algorithm="moon")).gpus == 1 / 9
     assert len(first.profiled) == 2
     assert first.said[0] == (
-        'cifar10 fedconcat, simple-cnn, {"name": "fedavg"}, 40 clients per round, batch 64: one trial needs 2,000 MB and '
+        'cifar10 fedconcat, simple-cnn, {"name": "fedavg"}, all 40 clients per round, batch 64: one trial needs 2,000 MB and '
         "10 % of a GPU's time, so 9 at once (bounded by its time)"
     )
     later = allocator(cores=4)

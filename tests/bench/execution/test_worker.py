@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,6 +29,7 @@ from bench.execution.gpus import NO_GPU
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, failure, storage_trouble
+from bench.simulation.engines import run_block
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from datasets import DataError, load
@@ -96,6 +98,7 @@ from bench.config.resolve import resolve
 from bench.config.code_version import code_version
 from bench.execution.job import Inputs, Job
 from bench.execution.worker import Worker
+from bench.simulation.engines import run_block
 from bench.simulation.retention import StateRetention
 import torch
 torch.set_num_threads({torch.get_num_threads()})
@@ -181,6 +184,39 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
     for status in ("CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED"):
         fitting, error = 0, RuntimeError(f"CUDA error: {status} when calling `cublasCreate(handle)`")
         assert train(replace(job, checkpoint_seconds=60))[-1].out_of_memory
+
+
+def test_a_worker_that_runs_out_of_memory_first_goes_on_without_graphs_of_blocks(job, monkeypatch):
+    step, had = Run.step, []
+
+    def out_of_memory(run):
+        had.append(run.task.graphs)
+        if len(had) == 1:
+            run.task = replace(run.task, graphs=SimpleNamespace(kept=["a graph"], notes=[], run=run_block))
+        elif run.task.graphs:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return step(run)
+
+    monkeypatch.setattr(Run, "step", out_of_memory)
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    said = train(job)
+    assert [bool(graphs) for graphs in had[:3]] == [False, True, False]
+    assert "out of GPU memory, continues without CUDA graphs" in [report.note for report in said]
+    assert {report.max_clients_per_vmap for report in said} == {None}
+    assert said[-1].result["status"] == "done"
+
+
+def test_the_notes_of_graphs_are_told_once(job, monkeypatch):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    graphs = SimpleNamespace(kept=[], notes=["one gave other numbers"], run=run_block)
+    start = Run.__init__
+
+    def with_graphs(run, *arguments, **options):
+        start(run, *arguments, **options)
+        run.task = replace(run.task, graphs=graphs)
+
+    monkeypatch.setattr(Run, "__init__", with_graphs)
+    assert [report.note for report in train(job)].count("one gave other numbers") == 1
 
 
 def test_a_round_that_fails_leaves_the_run_as_before(job, monkeypatch):

@@ -33,6 +33,7 @@ def small(tmp_path, monkeypatch):
     few = lambda folder: write_random_cifar10(folder, batch_size=100)  # noqa: E731
     monkeypatch.setattr("bench.speed.workload.write_random_cifar10", few)
     monkeypatch.setattr(correctness, "METHODS", {"fedavg": {}, "scaffold": {}})
+    monkeypatch.setattr(correctness, "_DRAWN", ("fedavg",))
     monkeypatch.setattr(graph_section, "_METHODS", ("fedavg",))
     monkeypatch.setattr(pace, "_METHODS", ("scaffold",))
 

@@ -1,14 +1,19 @@
 """What surrounds a CUDA graph, with a traced function in its place: it replays tensor operations, and no Python."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from unittest import mock
 
 import pytest
 import torch
 
 import algorithms
+from algorithms.fedavg import FedAvg
 from algorithms.shared import tree
 from bench.contract.toy import assert_equal, toy_task, train
 from bench.contract.traced import traced
+from bench.models.mlp import Mlp
+from bench.simulation import graphs as graphs_module
+from bench.simulation.engines import run_block
 from bench.simulation.graphs import Captured, Graphs, cuda_graphs
 from bench.simulation.task import Task
 from tests.support.toy import settings_for, toy_method
@@ -16,22 +21,27 @@ from tests.support.toy import settings_for, toy_method
 ONE_BLOCK = {"sizes": (12,) * 3, "local_epochs": None, "local_steps": 2, "engine": "vectorised", "rounds": 4}
 
 
-def captured_run(name: str, graphs: Graphs, **changes):
-    """The states after a run without graphs, and with them."""
-    method, task = toy_method(name), toy_task(**{**ONE_BLOCK, **changes})
-    return train(method, task), train(method, replace(task, graphs=graphs))
+def of_traced(capture=traced, **options) -> Graphs:
+    """Traced blocks, in however few rounds."""
+    return Graphs(capture, **{"least_left": 0, **options})
 
 
-def of_traced(**options) -> Graphs:
-    """Traced blocks."""
-    return Graphs(traced, **{"least_left": 0, **options})
+def train_both(method, graphs: Graphs, **changes) -> None:
+    """A run with graphs and one without; asserts that their states are equal."""
+    task = toy_task(**{**ONE_BLOCK, **changes})
+    assert_equal(train(method, replace(task, graphs=graphs)), train(method, task))
+
+
+@pytest.fixture(autouse=True)
+def none_has_failed(monkeypatch):
+    monkeypatch.setattr(Graphs, "broken", "")
 
 
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "feddyn"])
 def test_a_block_of_all_clients_is_captured_at_once_and_replayed_bit_by_bit(name):
     graphs = of_traced()
-    assert_equal(*captured_run(name, graphs))
+    train_both(toy_method(name), graphs)
     assert (graphs.num_captured, graphs.not_captured) == (1, {})
 
 
@@ -39,7 +49,7 @@ def test_a_block_of_all_clients_is_captured_at_once_and_replayed_bit_by_bit(name
 @pytest.mark.parametrize("name", ["moon", "fedsam"])
 def test_hooks_that_read_the_round_are_not_captured(name):
     graphs = of_traced()
-    assert_equal(*captured_run(name, graphs))
+    train_both(toy_method(name), graphs)
     assert graphs.num_captured == 0
     assert [*graphs.not_captured.values()] == ["it reads the round"]
 
@@ -54,7 +64,7 @@ def test_blocks_of_every_method_are_tensor_operations_alone_which_give_its_numbe
     task = toy_task(**{**ONE_BLOCK, "dtype": torch.float32, **settings_for(name)})
     assert_equal(train(method, replace(task, graphs=graphs)), train(method, task))
     assert {*graphs.not_captured.values()} <= {"it reads the round"}
-    assert graphs.kept or graphs.not_captured, "it trains without the engine"
+    assert graphs.num_captured or graphs.not_captured, "it trains without the engine"
 
 
 def test_where_some_clients_train_in_a_round_a_block_is_captured_when_it_comes_again():
@@ -64,12 +74,27 @@ def test_where_some_clients_train_in_a_round_a_block_is_captured_when_it_comes_a
     assert graphs.num_captured == 0
     method.step(task, state)
     assert graphs.num_captured == 1
-    assert_equal(*captured_run("fedavg", of_traced(), **changes))
+    train_both(method, of_traced(), **changes)
+
+
+def test_a_block_of_all_clients_runs_both_ways_in_the_second_round_and_is_replayed_from_the_third_on():
+    replayed = []
+
+    def counting(fn, example):
+        found = traced(fn, example)
+        return found._replace(replay=lambda: (replayed.append(len(ran)), found.replay()))
+
+    method, ran = toy_method("fedavg"), []
+    task = toy_task(**ONE_BLOCK)
+    with mock.patch.object(graphs_module, "run_block", lambda *args: (ran.append(1), run_block(*args))[1]):
+        state = train(method, replace(task, graphs=of_traced(counting)))
+    assert_equal(state, train(method, task))
+    assert (len(ran), replayed) == (3, [3, 3, 3]), "in round 1, for the capture, in round 2"
 
 
 def test_nothing_is_captured_in_the_last_rounds():
     graphs = of_traced(least_left=4)
-    assert_equal(*captured_run("fedavg", graphs))
+    train_both(toy_method("fedavg"), graphs)
     assert graphs.num_captured == 0
 
 
@@ -78,36 +103,121 @@ def test_a_graph_that_gives_other_numbers_is_not_used():
         found = traced(fn, example)
         return Captured(found.inputs, tree.map(lambda leaf: leaf + 1, found.outputs), lambda: None)
 
-    graphs = Graphs(wrong, least_left=0)
-    assert_equal(*captured_run("fedavg", graphs))
+    graphs = of_traced(wrong)
+    train_both(toy_method("fedavg"), graphs)
+    assert [*graphs.not_captured.values()] == ["its graph gives other numbers"] and not graphs.kept
+    assert graphs.notes == ["FedAvg.local_update runs without CUDA graphs, since one gave other numbers"]
+
+
+@pytest.mark.parametrize(("error", "breaks"), [(RuntimeError, True), (torch.OutOfMemoryError, False)])
+def test_after_a_capture_that_failed_nothing_is_captured_and_no_graph_holds_memory(error, breaks):
+    tried = []
+
+    def second_fails(fn, example):
+        tried.append(fn)
+        if len(tried) == 2:
+            raise error("operation not permitted when stream is capturing.\nMore lines.")
+        return traced(fn, example)
+
+    changes = {"sizes": (40, 40, 6, 6), "local_epochs": 1, "local_steps": None}
+    graphs = of_traced(second_fails)
+    train_both(toy_method("fedavg"), graphs, **changes)
+    assert len(tried) == 2 and not graphs.kept
+    assert graphs.notes == ["continues without CUDA graphs: operation not permitted when stream is capturing"]
+    later = of_traced()
+    train_both(toy_method("fedavg"), later, **changes)
+    assert bool(later.kept) != breaks, "where memory was short, other runs may have enough"
+
+
+@dataclass(frozen=True)
+class Stateful(FedAvg):
+    """What no method may do: in each round its clients do something that is not in what they are given."""
+
+    memo: dict = field(default_factory=dict)
+
+    def run_round(self, task, state):
+        self.memo["factor"] = 1.0 + state["round"]
+        return super().run_round(task, state)
+
+    def local_loss(self, params, batch, view):
+        return self.memo["factor"] * super().local_loss(params, batch, view)
+
+
+def test_hooks_that_depend_on_more_than_their_arguments_are_found_out():
+    graphs = of_traced()
+    train_both(Stateful(), graphs)
     assert [*graphs.not_captured.values()] == ["its graph gives other numbers"]
 
 
-def test_what_cannot_be_captured_runs_as_always_and_is_tried_once():
-    tried = []
+class Adding:
+    """A hook that adds what it is sent by one name and takes away what it is sent by another."""
 
-    def refused(fn, example):
-        tried.append(fn)
-        raise RuntimeError("operation not permitted when stream is capturing\nMore lines.")
+    def hook(self, data, plan, view):
+        return (
+            view.params["w"] + view.server["plus"] if "plus" in view.server else view.params["w"] - view.server["minus"]
+        )
 
-    graphs = Graphs(refused, least_left=0)
-    assert_equal(*captured_run("fedavg", graphs))
-    assert [*graphs.not_captured.values()] == ["operation not permitted when stream is capturing"]
-    assert len(tried) == 1
+
+def test_blocks_that_are_given_the_same_shapes_by_other_names_are_others():
+    graphs, task, adding = of_traced(), toy_task(**{**ONE_BLOCK, "rounds": 8}), Adding()
+    given = {"params": {"w": torch.ones(2)}, "buffers": {}}
+    for round in range(8):
+        name, expected = ("plus", 1.5) if round % 2 else ("minus", 0.5)
+        sent = {"round": round, "server": {name: torch.full((2,), 0.5)}}
+        found = replace(task, graphs=graphs).map_clients(adding.hook, task.sample_cohort(0), **given, **sent)
+        assert found.result.flatten().tolist() == [expected] * 6
+    assert graphs.num_captured == 3 and graphs.not_captured == {}, "the first in vain"
+
+
+def test_a_hook_that_was_interrupted_is_watched_when_it_runs_again():
+    graphs, method = of_traced(), toy_method("fedsam")
+    task = replace(toy_task(**ONE_BLOCK), graphs=graphs)
+    with (
+        mock.patch.object(graphs_module, "run_block", mock.Mock(side_effect=KeyboardInterrupt)),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        method.step(task, method.init(task))
+    assert_equal(train(method, task), train(method, replace(task, graphs=None)))
+    assert [*graphs.not_captured.values()] == ["it reads the round"]
+
+
+class Scaled(Mlp):
+    """A model whose attribute no field tells."""
+
+    scale = 1.0
+
+    def features(self, *args, **options):
+        return self.scale * super().features(*args, **options)
+
+
+def test_models_with_other_attributes_are_others():
+    first, second, third = (Scaled((1, 6, 6), 3) for _ in range(3))
+    object.__setattr__(second, "scale", 2.0)
+    assert first == second, "fields alone are compared"
+    as_key = graphs_module._AsModel
+    assert as_key(first) == as_key(third) and not as_key(first) == as_key(second)
+    assert not as_key(first) == as_key(Mlp((1, 6, 6), 3))
+
+
+def test_where_each_round_has_other_objects_only_its_first_block_is_captured_in_vain(monkeypatch):
+    graphs = of_traced()
+    monkeypatch.setattr("algorithms.shared.calibration._LEAST_STEPS", 20)
+    train_both(toy_method("fedov"), graphs, **settings_for("fedov"), rounds=8)
+    assert graphs.num_captured <= 1 and not any(known.is_proven for known in graphs._blocks.values())
 
 
 @pytest.mark.slow
 def test_every_shape_of_a_block_has_its_own_graph():
     graphs = of_traced()
-    assert_equal(*captured_run("fedavg", graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None))
+    train_both(toy_method("fedavg"), graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None)
     assert graphs.num_captured == 2
 
 
 @pytest.mark.slow
 def test_the_block_that_came_longest_ago_is_forgotten():
     graphs = of_traced(most=1)
-    assert_equal(*captured_run("fedavg", graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None))
-    assert graphs.num_captured == 8, "two in each round"
+    train_both(toy_method("fedavg"), graphs, sizes=(40, 40, 6, 6), local_epochs=1, local_steps=None)
+    assert graphs.num_captured == 2, "not again in each round"
 
 
 def test_functions_that_may_hold_tensors_of_one_round_are_not_captured():
@@ -129,6 +239,6 @@ def test_results_are_not_overwritten_by_the_next_replay_and_inputs_not_by_any():
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
 def test_a_cuda_graph_gives_the_numbers_of_the_engine():
-    graphs = Graphs(cuda_graphs(), least_left=0)
-    assert_equal(*captured_run("scaffold", graphs, device="cuda"))
+    graphs = of_traced(cuda_graphs())
+    train_both(toy_method("scaffold"), graphs, device="cuda")
     assert graphs.num_captured == 1
