@@ -28,8 +28,8 @@ from datasets.federation import Federation
 _LEAST_FILL = 0.75
 
 # On a GPU, as many batches of one client train in the time in which a step is launched, however many clients it has. On an H200
-# (docs/gpu.md) these were 65 where kernels are launched one by one, by the paces of 10 and 160 clients, and few where a block is
-# replayed. Of what is between, only this was measured.
+# (docs/gpu.md) these were 65 where kernels are launched one by one, by the paces of 10 and 160 clients, and few where a block
+# is replayed. Of what is between, only this was measured.
 _BATCHES_PER_LAUNCH = 20
 
 LARGEST_STACK = 10**9  # bytes of clients' results that the loop holds at once where their means are enough
