@@ -64,6 +64,18 @@ def processor_name() -> str:
     return ", ".join([name, *kind, torch.backends.cpu.get_cpu_capability()])
 
 
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether a GPU, or a library on it, has no memory left, or had none in what led to an error."""
+    of_libraries = [
+        f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")
+    ]
+    phrases = ("CUDA error: out of memory", *of_libraries)
+    if error is None:
+        return False
+    tells = isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
+    return isinstance(error, torch.OutOfMemoryError) or tells or is_out_of_memory(error.__context__)
+
+
 class GpuUse:
     """Context manager that samples GPU utilisation by `nvidia-smi`; without a GPU there are no samples."""
 

@@ -24,7 +24,7 @@ from bench.errors import HookError, StoreError
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
 from bench.models import pretrained
-from bench.profiling import device_name
+from bench.profiling import device_name, is_out_of_memory
 from bench.registry import KINDS, Registry
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.records import RoundRow, methods_in
@@ -154,6 +154,7 @@ class Worker:
     def _reduce_memory(self) -> WorkerReport:
         """After a GPU has run out of memory: the run goes on without CUDA graphs, or half as many clients train at once, or it
         needs fewer neighbours."""
+        self._take_notes_of_graphs()
         if self._run and self._run.drop_graphs():
             torch.cuda.empty_cache()
             self._notes.append("out of GPU memory, continues without CUDA graphs")
@@ -167,11 +168,15 @@ class Worker:
         self._notes.append(f"out of GPU memory, continues with {most} clients at once")
         return WorkerReport(max_clients_per_vmap=most)
 
+    def _take_notes_of_graphs(self) -> None:
+        if self._run and (graphs := self._run.task.graphs):
+            self._notes += graphs.notes
+            graphs.notes = []
+
     def _with_news(self, report: WorkerReport) -> WorkerReport:
         """The report with the rounds and notes since the one before."""
+        self._take_notes_of_graphs()
         start, notes = self._num_reported, self._notes
-        if self._run and (graphs := self._run.task.graphs):
-            notes, graphs.notes = notes + graphs.notes, []
         rows = self._run.rows[start:] if self._run else []
         self._num_reported, self._notes = start + len(rows), []
         return replace(report, start=start, rows=rows, note="; ".join(notes))
@@ -298,17 +303,6 @@ def require_shared(marker: str) -> None:
             f"The machine {platform.node()} does not see {marker}, which the driver has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
         )
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether a GPU, or a library on it, has no memory left."""
-    of_libraries = [
-        f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")
-    ]
-    phrases = ("CUDA error: out of memory", *of_libraries)
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
-    )
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:

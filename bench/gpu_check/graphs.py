@@ -41,8 +41,9 @@ def _beside_eager(session: Session, task: Task, name: str, capture: Capture) -> 
         state = method.step(captured, state)
     session.wait()
     first = time.perf_counter() - begin
-    if not kept.num_captured or kept.not_captured:  # else this would be the pace without graphs
-        raise RuntimeError(", ".join(kept.not_captured.values()) or "what runs on clients is no hook of the method")
+    if not kept.num_proven or kept.num_proven < len(kept.kept):  # else this would be the pace without graphs
+        why = [*kept.not_captured.values(), *kept.notes] or ["what runs on clients is no hook of the method"]
+        raise RuntimeError(", ".join(why))
     expected = method.step(task, state)["params"]
     eager = session.seconds(lambda: method.step(task, state))
     reset_peak_memory(task.device)

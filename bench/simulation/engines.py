@@ -9,7 +9,6 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -48,6 +47,8 @@ class Clients(Protocol):
     def graphs(self) -> "BlockRunner | None": ...
     @property
     def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
     def data_of(self, client: int) -> ClientData: ...
     def batch_indices(self, client: int, round: int) -> tuple[Tensor, dict[str, Tensor], list[int]]: ...
     def generator_for(self, purpose: str, *ids: int) -> torch.Generator: ...
@@ -119,13 +120,11 @@ class BlockRunner(Protocol):
 
     Attributes:
         notes: what the user should know, a clause each; who tells it takes it away.
-        kept: what it holds in the memory of the device.
     """
 
     notes: list[str]
 
-    @property
-    def kept(self) -> Sequence[object]: ...
+    def forget(self) -> bool: ...
     def run(self, task: Clients, fn: OnClient, block: Block, shared: dict[str, Any]) -> ClientOutputs: ...
 
 
@@ -145,7 +144,7 @@ def run_block(task: Clients, fn: OnClient, block: Block, shared: dict[str, Any])
             BatchIndex(rows, mask, {key: parts[step] for key, parts in draws.items()}, block.least[step], keys[step])
             for step, (rows, mask) in enumerate(zip(padded["rows"].unbind(0), padded["mask"].unbind(0), strict=True))
         ]
-        data = replace(task.data_of(0), noise_level=given.pop("noise", None))
+        data = ClientData(task.federation, given.pop("noise", None), task.dtype)
         model = bind(task.model, given["buffers"])
         return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
 

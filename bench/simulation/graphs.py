@@ -11,6 +11,7 @@ import functools
 import inspect
 import sys
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from algorithms.shared import tree
 from algorithms.shared.returned import tensors_from, update_from
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, ClientView, OnClient
+from bench.profiling import is_out_of_memory
 from bench.simulation.engines import Block, Clients, run_block
 
 _SHARED = ("params", "buffers", "server")  # the tensors that all clients of a round share, if there are such
@@ -58,16 +60,19 @@ def cuda_graphs() -> Capture:
     Raises, when it captures:
         RuntimeError: if the function waits for the device or copies from the host, or the memory of the device is full.
     """
-    pool = (
-        torch.cuda.graph_pool_handle()
-    )  # graphs never run at once, and what they return is copied before the next one runs
+    # Graphs never run at once, and what they return is copied before the next one runs.
+    pool, alive = torch.cuda.graph_pool_handle(), weakref.WeakSet[torch.cuda.CUDAGraph]()
 
     def capture(fn: Callable[[Tree], Tree], example: Tree) -> Captured:
+        nonlocal pool
+        if not alive:  # torch does not take a pool again of which nothing is left
+            pool = torch.cuda.graph_pool_handle()
         inputs, graph = tree.map(torch.clone, example), torch.cuda.CUDAGraph()
         # Also after an error, what comes next runs on the stream of before.
         with torch.cuda.stream(torch.cuda.current_stream()):
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 outputs = fn(inputs)
+        alive.add(graph)
         return Captured(inputs, outputs, graph.replay)
 
     return capture
@@ -99,6 +104,7 @@ class Graphs:
     Attributes:
         num_captured: how many blocks were captured, those that were forgotten included.
         not_captured: name of each hook whose blocks run as always from now on -> why, one clause.
+        num_proven: how many graphs took the place of their blocks.
         notes: what the user should know, a clause each; who tells it takes it away.
         broken: why no run of this process captures any more; "" if they may: after an error in a capture, torch may not be able
             to.
@@ -111,15 +117,15 @@ class Graphs:
         Args:
             capture: how.
             most: blocks that are remembered.
-            least_left: a block is captured if more rounds than that are left, with this one: it costs about four.
+            least_left: a block is captured if more rounds than that are left, with this one; a capture costs about three.
         """
         self._capture, self._most, self._least_left = capture, most, least_left
         self._blocks: OrderedDict[tuple, _Known] = OrderedDict()
-        self._changing: set[str] = (
-            set()
-        )  # hooks of which a block was captured that did not come again in the next round
-        self._is_full = False  # whether the memory of the device did not suffice for a graph
-        self.num_captured, self.not_captured, self.notes = 0, dict[str, str](), list[str]()
+        # Hooks of which a block was captured that did not come again in the next round.
+        self._changing: set[str] = set()
+        self._has_failed = False  # whether nothing is captured any more
+        self._warned: dict[str, Any] = {}  # of `warnings`: what was told once
+        self.num_captured, self.num_proven, self.not_captured, self.notes = 0, 0, dict[str, str](), list[str]()
 
     @property
     def kept(self) -> list[Captured]:
@@ -130,32 +136,29 @@ class Graphs:
         """fn on all clients of a block: see `bench.simulation.engines.run_block`, whose arguments and result these are."""
         hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func in (tensors_from, update_from) else fn
         inputs = {"given": block.given, "shared": {name: shared[name] for name in _SHARED if name in shared}}
-        leaves, round = tree.leaves(inputs), shared["round"]
-        # Numbers on the host would be constants of a graph.
-        if not inspect.ismethod(hook) or not all(leaf.device.type == task.device.type for leaf in leaves):
+        name, round = self._name_of(hook), shared["round"]
+        form = _form(inputs, task.device.type) if name and name not in self.not_captured else None
+        if not inspect.ismethod(hook) or not form:
             return run_block(task, fn, block, shared)
-        name = f"{type(hook.__self__).__name__}.{hook.__name__}"
-        if self._is_full or name in self.not_captured:
-            return run_block(task, fn, block, shared)
-        shapes = tuple((tuple(leaf.shape), leaf.dtype) for leaf in leaves)
         # Objects are part of the key, and so live as long as it: their ids are of nobody else.
         objects = (_ById(hook.__self__), hook.__func__, _AsModel(task.model), _ById(task.federation))
-        key = (*objects, shared["settings"], tuple(block.least), _names(inputs), shapes)
+        key = (*objects, shared["settings"], tuple(block.least), form)
         known = self._blocks.get(key)
         if known and known.captured:
             self._blocks.move_to_end(key)
             return known.captured(inputs) if known.is_proven else self._proved(known, task, fn, block, shared, inputs)
         rounds_read: list[int] = []
-        with _watched(task.device) as waits:
+        with _watched(task.device, self._warned) as waits:
             outcome = run_block(task, _noting(fn, rounds_read), block, shared)
         is_new = known is None
         if rounds_read or (waits and not is_new):  # at the first run, libraries may wait once
             self._give_up(name, "it reads the round" if rounds_read else "the host waits for the GPU in it")
             return outcome
-        comes_again = not is_new or (shared["settings"].participation == 1 and not self._changes(name, round))
+        comes_at_once = shared["settings"].participation == 1 and not self._changes(name, round)
         known = known or _Known(name, round)
         self._remember(key, known)
-        if comes_again and not waits and not Graphs.broken and shared["settings"].rounds - round > self._least_left:
+        comes_again = known.round != round or (is_new and comes_at_once)
+        if comes_again and not waits and shared["settings"].rounds - round > self._least_left:
             hosted = {name: value for name, value in shared.items() if name not in _SHARED}
             known.round, known.captured = round, self._captured(name, task, fn, block, hosted, inputs)
         return outcome
@@ -167,6 +170,7 @@ class Graphs:
         outcome = run_block(task, fn, block, shared)
         if known.captured and shared["round"] != known.round:
             known.is_proven = _equal(known.captured(inputs), outcome)
+            self.num_proven += known.is_proven
             if not known.is_proven:
                 self._give_up(known.hook, "its graph gives other numbers")
                 self.notes.append(f"{known.hook} runs without CUDA graphs, since one gave other numbers")
@@ -183,15 +187,33 @@ class Graphs:
         try:
             captured = self._capture(usual, inputs)
         except RuntimeError as error:
-            self.not_captured[name] = str(error).splitlines()[0]
-            self._blocks.clear()  # also the others hold memory
-            self._is_full = True
-            self.notes.append(f"continues without CUDA graphs: {self.not_captured[name].rstrip('.')}")
-            if not isinstance(error, torch.OutOfMemoryError):
-                Graphs.broken = self.not_captured[name]
+            self.not_captured[name] = why = str(error).splitlines()[0].rstrip(".")
+            if not is_out_of_memory(error):
+                Graphs.broken = why
+            self._stop(why)
             return None
         self.num_captured += 1
         return captured
+
+    def forget(self) -> bool:
+        """Frees what is held on the device; returns whether something was."""
+        held = bool(self._blocks)
+        self._blocks.clear()
+        return held
+
+    def _stop(self, why: str) -> None:
+        """Captures nothing any more in this run."""
+        self._has_failed = True
+        self.forget()
+        self.notes.append(f"continues without CUDA graphs: {why}")
+
+    def _name_of(self, hook: OnClient) -> str:
+        """The name of a function whose blocks may be captured; "" if they may not."""
+        if not inspect.ismethod(hook):
+            return ""
+        if Graphs.broken and not self._has_failed:
+            self._stop(Graphs.broken)
+        return "" if self._has_failed else f"{type(hook.__self__).__name__}.{hook.__name__}"
 
     def _remember(self, key: tuple, known: _Known) -> None:
         self._blocks.pop(key, None)  # the key that stays is that of the objects which a capture reads
@@ -206,16 +228,15 @@ class Graphs:
             del self._blocks[key]
 
     def _changes(self, name: str, round: int) -> bool:
-        """Whether blocks of a hook were captured that did not come again; those are forgotten."""
-        unused = [
-            key
-            for key, known in self._blocks.items()
-            if known.hook == name and known.captured and not known.is_proven and known.round < round
-        ]
-        for key in unused:
-            del self._blocks[key]
+        """Whether blocks of a hook were captured that did not come again; what did not is forgotten."""
+        earlier = {key: known for key, known in self._blocks.items() if known.hook == name and known.round < round}
+        unused = [key for key, known in earlier.items() if known.captured and not known.is_proven]
         if unused:
             self._changing.add(name)
+        if name in self._changing:  # else each round would leave its data here
+            unused += [key for key, known in earlier.items() if not known.captured and known.round < round - 1]
+        for key in unused:
+            del self._blocks[key]
         return name in self._changing
 
 
@@ -248,11 +269,16 @@ class _AsModel(NamedTuple):
             return False
 
 
-def _names(given: Tree) -> Any:
-    """The names of a tree, in its order."""
-    if isinstance(given, dict):
-        return tuple((name, _names(part)) for name, part in given.items())
-    return tuple(map(_names, given)) if isinstance(given, tuple | list) else None
+def _form(given: Any, device: str) -> tuple | None:
+    """The names of a tree in its order, with the shapes and types of its tensors; None if a leaf is no tensor on this kind of
+    device: it would be a constant of a graph."""
+    if isinstance(given, Tensor):
+        return (tuple(given.shape), given.dtype) if given.device.type == device else None
+    if not isinstance(given, dict | tuple | list):
+        return None
+    names = tuple(given) if isinstance(given, dict) else ()
+    forms = tuple(_form(part, device) for part in (given.values() if isinstance(given, dict) else given))
+    return None if None in forms else (type(given).__name__, names, forms)
 
 
 def _noting(fn: OnClient, rounds_read: list[int]) -> OnClient:
@@ -270,32 +296,51 @@ def _noting(fn: OnClient, rounds_read: list[int]) -> OnClient:
 
 
 @contextmanager
-def _watched(device: torch.device) -> Iterator[list[str]]:
-    """The places at which the host waits for a GPU meanwhile: what waits cannot be captured, and trying it may harm torch."""
+def _watched(device: torch.device, warned: dict[str, Any]) -> Iterator[list[str]]:
+    """The places at which the host waits for a GPU meanwhile: what waits cannot be captured, and trying it may harm torch.
+
+    Args:
+        warned: the registry of `warnings` for the others that come meanwhile.
+    """
     waits: list[str] = []
     if device.type != "cuda":
         yield waits
         return
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield waits
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield waits
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+    finally:
+        waits += waits_in(caught, warned)
+
+
+def waits_in(caught: list[warnings.WarningMessage], warned: dict[str, Any]) -> list[str]:
+    """The places of the waits among warnings; others are given again, but for what torch says of its watch."""
+    waits = []
     for one in caught:
-        if "synchroniz" in str(one.message):
+        text = str(one.message)
+        if "called a synchronizing" in text:
             waits.append(f"{one.filename}:{one.lineno}")
-        else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        elif "Synchronization debug mode" not in text:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno, registry=warned)
+    return waits
 
 
 def _equal(a: Tree, b: Tree) -> bool:
-    """Whether all tensors of two trees of one structure have the same bits; the host waits once."""
+    """Whether two trees on one kind of device have the same names, shapes and bits; the host waits once."""
+    kinds = {leaf.device.type for side in (a, b) for leaf in tree.leaves(side)}
+    forms = [_form(side, kind) for side in (a, b) for kind in kinds]
+    if len(forms) != 2 or None in forms or forms[0] != forms[1]:
+        return False
     pairs = zip(tree.leaves(a), tree.leaves(b), strict=True)
     return bool(torch.stack([(_bytes(x) == _bytes(y)).all() for x, y in pairs]).all())
 
 
 def _bytes(x: Tensor) -> Tensor:
-    return x.contiguous().view(-1).view(torch.uint8)
+    return x.resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)

@@ -151,7 +151,7 @@ class Run:
 
     def drop_graphs(self) -> bool:
         """Trains without CUDA graphs from now on, with the same numbers; returns whether that frees memory."""
-        held = bool(self.task.graphs and self.task.graphs.kept)
+        held = bool(self.task.graphs and self.task.graphs.forget())
         self.task = replace(self.task, graphs=None)
         return held
 

@@ -98,7 +98,6 @@ from bench.config.resolve import resolve
 from bench.config.code_version import code_version
 from bench.execution.job import Inputs, Job
 from bench.execution.worker import Worker
-from bench.simulation.engines import run_block
 from bench.simulation.retention import StateRetention
 import torch
 torch.set_num_threads({torch.get_num_threads()})
@@ -187,28 +186,31 @@ def test_a_worker_that_runs_out_of_memory_trains_fewer_clients_at_once_and_then_
 
 
 def test_a_worker_that_runs_out_of_memory_first_goes_on_without_graphs_of_blocks(job, monkeypatch):
-    step, had = Run.step, []
+    step, had, graphs = Run.step, [], SimpleNamespace(forget=lambda: True, notes=[], run=run_block)
 
     def out_of_memory(run):
         had.append(run.task.graphs)
         if len(had) == 1:
-            run.task = replace(run.task, graphs=SimpleNamespace(kept=["a graph"], notes=[], run=run_block))
+            run.task = replace(run.task, graphs=graphs)
         elif run.task.graphs:
+            graphs.notes.append("one gave other numbers")
             raise torch.OutOfMemoryError("CUDA out of memory")
         return step(run)
 
     monkeypatch.setattr(Run, "step", out_of_memory)
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     said = train(job)
-    assert [bool(graphs) for graphs in had[:3]] == [False, True, False]
-    assert "out of GPU memory, continues without CUDA graphs" in [report.note for report in said]
+    assert [bool(one) for one in had[:3]] == [False, True, False]
+    assert "one gave other numbers; out of GPU memory, continues without CUDA graphs" in [
+        report.note for report in said
+    ]
     assert {report.max_clients_per_vmap for report in said} == {None}
     assert said[-1].result["status"] == "done"
 
 
 def test_the_notes_of_graphs_are_told_once(job, monkeypatch):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
-    graphs = SimpleNamespace(kept=[], notes=["one gave other numbers"], run=run_block)
+    graphs = SimpleNamespace(forget=lambda: False, notes=["one gave other numbers"], run=run_block)
     start = Run.__init__
 
     def with_graphs(run, *arguments, **options):
