@@ -23,6 +23,7 @@ OF_EVERY_RUN = {
         "bench/simulation/run.py",
         "bench/simulation/task.py",
         "bench/simulation/engines.py",
+        "bench/simulation/graphs.py",
         "bench/simulation/client.py",
         "bench/simulation/evaluation.py",
         "bench/seeding.py",
