@@ -66,12 +66,12 @@ def processor_name() -> str:
 
 def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether a GPU, or a library on it, has no memory left, or had none in what led to an error."""
+    if error is None:
+        return False
     of_libraries = [
         f"{name}_STATUS_{what}" for name in ("CUBLAS", "CUDNN") for what in ("ALLOC_FAILED", "NOT_INITIALIZED")
     ]
     phrases = ("CUDA error: out of memory", *of_libraries)
-    if error is None:
-        return False
     tells = isinstance(error, RuntimeError) and any(text in str(error) for text in phrases)
     return isinstance(error, torch.OutOfMemoryError) or tells or is_out_of_memory(error.__context__)
 

@@ -16,24 +16,16 @@ def traced(fn: Callable[[Tree], Tree], example: Tree) -> Captured:
 
     As in a CUDA graph, Python runs but once, and tensors that fn reads beside its inputs are read where they were.
     """
-    return _of_operations(*_trace(fn, example), example)
-
-
-def _trace(fn: Callable[[Tree], Tree], example: Tree) -> tuple[Callable[..., list], Tree]:
-    """The operations of a function, from the leaves of its inputs to those of its outputs, and a tree like its outputs."""
     found: list[Tree] = []
 
     def on_leaves(*leaves: torch.Tensor) -> list[torch.Tensor]:
         found.append(fn(_like(example, leaves)))
         return tree.leaves(found[-1])
 
-    return make_fx(on_leaves)(*tree.leaves(example)), found[-1]
-
-
-def _of_operations(operations: Callable[..., Any], like: Tree, example: Tree) -> Captured:
+    operations = make_fx(on_leaves)(*tree.leaves(example))
     inputs = tree.map(torch.clone, example)
     read = tree.leaves(inputs)
-    outputs = _like(like, [leaf.clone() for leaf in operations(*read)])
+    outputs = _like(found[-1], [leaf.clone() for leaf in operations(*read)])
 
     def replay() -> None:
         torch._foreach_copy_(tree.leaves(outputs), list(operations(*read)))

@@ -108,11 +108,10 @@ class RunRecorder:
         return record
 
     def _write_events(self, run_id: str, folder: Path, rows: list[RoundRow], started: str | None) -> None:
+        """Writes the rounds for TensorBoard; where tensorboardX is missing, `export --tensorboard` writes them elsewhere."""
         try:
             write_events(folder, self._configs[run_id], rows, started)
-        except (
-            ModuleNotFoundError
-        ) as error:  # a bare machine may lack it; `export --tensorboard` writes them at any time
+        except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "tensorboardX":
                 raise
 

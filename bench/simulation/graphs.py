@@ -136,9 +136,11 @@ class Graphs:
         """fn on all clients of a block: see `bench.simulation.engines.run_block`, whose arguments and result these are."""
         hook = fn.args[0] if isinstance(fn, functools.partial) and fn.func in (tensors_from, update_from) else fn
         inputs = {"given": block.given, "shared": {name: shared[name] for name in _SHARED if name in shared}}
-        name, round = self._name_of(hook), shared["round"]
-        form = _form(inputs, task.device.type) if name and name not in self.not_captured else None
-        if not inspect.ismethod(hook) or not form:
+        if not inspect.ismethod(hook) or self._has_stopped():
+            return run_block(task, fn, block, shared)
+        name, round = f"{type(hook.__self__).__name__}.{hook.__name__}", shared["round"]
+        form = None if name in self.not_captured else _form(inputs, task.device.type)
+        if not form:
             return run_block(task, fn, block, shared)
         # Objects are part of the key, and so live as long as it: their ids are of nobody else.
         objects = (_ById(hook.__self__), hook.__func__, _AsModel(task.model), _ById(task.federation))
@@ -207,13 +209,11 @@ class Graphs:
         self.forget()
         self.notes.append(f"continues without CUDA graphs: {why}")
 
-    def _name_of(self, hook: OnClient) -> str:
-        """The name of a function whose blocks may be captured; "" if they may not."""
-        if not inspect.ismethod(hook):
-            return ""
+    def _has_stopped(self) -> bool:
+        """Whether nothing is captured any more, in this run or in this process."""
         if Graphs.broken and not self._has_failed:
             self._stop(Graphs.broken)
-        return "" if self._has_failed else f"{type(hook.__self__).__name__}.{hook.__name__}"
+        return self._has_failed
 
     def _remember(self, key: tuple, known: _Known) -> None:
         self._blocks.pop(key, None)  # the key that stays is that of the objects which a capture reads
@@ -317,10 +317,10 @@ def _watched(device: torch.device, warned: dict[str, Any]) -> Iterator[list[str]
             finally:
                 torch.cuda.set_sync_debug_mode(before)
     finally:
-        waits += waits_in(caught, warned)
+        waits += _waits_in(caught, warned)
 
 
-def waits_in(caught: list[warnings.WarningMessage], warned: dict[str, Any]) -> list[str]:
+def _waits_in(caught: list[warnings.WarningMessage], warned: dict[str, Any]) -> list[str]:
     """The places of the waits among warnings; others are given again, but for what torch says of its watch."""
     waits = []
     for one in caught:

@@ -262,7 +262,7 @@ def test_of_the_warnings_of_a_watched_block_waits_are_kept_and_others_told_once(
     told = {}
     with warnings.catch_warnings(record=True) as again:
         warnings.simplefilter("default")
-        assert len(graphs_module.waits_in(caught, told)) == 1 and graphs_module.waits_in(caught[1:], told) == []
+        assert len(graphs_module._waits_in(caught, told)) == 1 and graphs_module._waits_in(caught[1:], told) == []
     assert [str(one.message) for one in again] == ["of a method"]
 
 
