@@ -30,7 +30,7 @@ class Display:
             jobs: run id -> (name, examples it trains on); progress is measured in examples.
         """
         self._console, self._jobs = console, jobs
-        self._running: dict[str, float] = {}
+        self._running: dict[str, float] = {}  # run id -> examples that it has trained on
         self._continued: set[str] = set()  # of which no round has been reported yet
         self.ended_by = {"done": 0, "diverged": 0, "failed": 0}
         self._bar = _bar(console)
@@ -48,12 +48,12 @@ class Display:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def on_postponed(self, job: Job) -> None:
-        self._advance(job, 0.0)
+        self._advance(job, 0)
         self._running.pop(job.id, None)
         self._update()
 
     def on_start(self, job: Job) -> None:
-        self._advance(job, 0.0)  # a run that starts again reports all its rounds once more
+        self._advance(job, 0)  # a run that starts again reports all its rounds once more
         self._lines.begin()
         self._update()
 
@@ -62,25 +62,24 @@ class Display:
         if CONTINUES in note:
             self._continued.add(job.id)
 
-    def on_progress(self, job: Job, rounds: int) -> None:
-        share = min(1.0, rounds / job.config.rounds)
+    def on_progress(self, job: Job, examples: float) -> None:
+        examples = min(examples, self._jobs[job.id][1])
         if job.id in self._continued:
             self._continued.remove(job.id)
-            self._lines.leave_out((share - self._running.get(job.id, 0.0)) * self._jobs[job.id][1])
-        self._advance(job, share)
+            self._lines.leave_out(examples - self._running.get(job.id, 0))
+        self._advance(job, examples)
 
     def on_end(self, job: Job, record: RunRecord) -> None:
-        self._advance(job, 1.0)
+        self._advance(job, self._jobs[job.id][1])
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1
         position = f"[{sum(self.ended_by.values())}/{len(self._jobs)}]"
         self.on_message(f"{position} {self._jobs[job.id][0]}: {outcome(record)}")
         self._update()
 
-    def _advance(self, job: Job, share: float) -> None:
-        examples = self._jobs[job.id][1]
-        self._bar.advance(self._task, (share - self._running.get(job.id, 0.0)) * examples)
-        self._running[job.id] = share
+    def _advance(self, job: Job, examples: float) -> None:
+        self._bar.advance(self._task, examples - self._running.get(job.id, 0))
+        self._running[job.id] = examples
 
     def _update(self) -> None:
         ended = sum(self.ended_by.values())

@@ -35,7 +35,7 @@ class RunCallback(Protocol):
     def on_start(self, job: Job) -> None: ...
     def on_postponed(self, job: Job) -> None: ...
     def on_note(self, job: Job, note: str) -> None: ...
-    def on_progress(self, job: Job, rounds: int) -> None: ...
+    def on_progress(self, job: Job, examples: float) -> None: ...  # trained on so far
     def on_end(self, job: Job, record: RunRecord) -> None: ...
 
 
@@ -148,7 +148,7 @@ class JobRecorder:
             self._tracker.reported(job.id, report.rows)
         if report.rows and not report.is_last:
             self.store.append(job.id, report.rows)
-            self.callback.on_progress(job, len(self.runs.rows[job.id]))
+            self.callback.on_progress(job, report.rows[-1]["examples"])
 
     def postpone(self, job: Job) -> None:
         """A job that has begun is to be trained once more."""

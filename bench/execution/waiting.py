@@ -149,7 +149,7 @@ class _Lines:
     def on_note(self, job: Job, note: str) -> None:
         print(f"{_name(job)}: {note}", flush=True)
 
-    def on_progress(self, job: Job, rounds: int) -> None:
+    def on_progress(self, job: Job, examples: float) -> None:
         pass
 
     def on_end(self, job: Job, record: RunRecord) -> None:

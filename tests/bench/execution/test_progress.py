@@ -38,8 +38,8 @@ def shown(console: Console) -> list[str]:
     return text
 
 
-def job(name: str, rounds: int = 20):
-    return SimpleNamespace(id=name, config=SimpleNamespace(rounds=rounds))
+def job(name: str):
+    return SimpleNamespace(id=name)
 
 
 def test_a_line_tells_of_each_tenth_and_each_minute(clock):
@@ -47,9 +47,9 @@ def test_a_line_tells_of_each_tenth_and_each_minute(clock):
     display = Display(console, {"a": ("digits fedavg", 1000), "b": ("digits fedprox", 1000)})
     display.on_start(job("a"))
     found = []
-    for seconds, rounds in ((1, 1), (10, 2), (20, 4), (40, 5), (79, 5), (80, 5), (90, 6)):
+    for seconds, examples in ((1, 50), (10, 100), (20, 200), (40, 250), (79, 250), (80, 250), (90, 300)):
         clock.now = seconds
-        display.on_progress(job("a"), rounds)
+        display.on_progress(job("a"), examples)
         display._lines.look()
         found.append(shown(console))
     assert found == [
@@ -81,12 +81,12 @@ def test_rounds_before_an_interruption_say_nothing_about_speed(clock):
     display.on_note(job("a"), f"{CONTINUES} 10")
     shown(console)
     clock.now = 101
-    display.on_progress(job("a"), 10)
+    display.on_progress(job("a"), 500)
     clock.now = 110
     display._lines.look()
     assert shown(console) == ["50 % trained (0/1 done, 1 running, 0 failed), time left not known yet"]
     clock.now = 120
-    display.on_progress(job("a"), 12)
+    display.on_progress(job("a"), 600)
     display._lines.look()
     assert shown(console) == ["60 % trained (0/1 done, 1 running, 0 failed), about 1 min left"]
 
