@@ -112,7 +112,7 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
 
 def in_short(error: BaseException) -> str:
     """What an error says, in one line, without the names that are known: there may be over a hundred."""
-    return re.sub(r" Known: [^.]*\.", "", " ".join(str(error).split()))
+    return re.sub(r" Known: .*?\.(?= |$)", "", " ".join(str(error).split()))
 
 
 def suggestion(got: object, known: Iterable[str]) -> str:

@@ -85,9 +85,10 @@ def _of_project(working_dir: Path) -> Iterator[tuple[Path, str]]:
         try:
             if path.stat().st_uid not in (0, os.getuid()):
                 continue  # in a folder that several share, somebody else's would choose what runs here
-            own = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("skewbench")
+            tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool")
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
             continue  # other programs read it, too, and say what is wrong with it
+        own = tools.get("skewbench") if isinstance(tools, dict) else None
         if own is None:
             continue
         named = own.get("plugins", []) if isinstance(own, dict) else None
@@ -109,6 +110,8 @@ def _installed() -> Iterator[tuple[Path, str]]:
 
 def _mistake(folder: Path, by: str) -> str:
     """Why a folder cannot be one of these; "" if it can."""
+    if os.pathsep in str(folder):
+        return f"{folder}, which {by} names, has {os.pathsep!r} in its path, which separates folders; rename or link it."
     if not folder.is_dir():
         return f"There is no folder {folder}, which {by} names; make it, or name another one."
     if not any((folder / part).is_dir() for part in PARTS):

@@ -349,9 +349,10 @@ def read_search_seeds(text: str | None) -> tuple[int, ...] | None:
 
 def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str | None]:
     """A grid as it is called in the store, and its budget: `<grid>@<budget>` names both, a file its stem."""
-    if grid and "@" in grid and budget is None:
-        grid, _, budget = grid.partition("@")
-    return (Path(grid).stem if grid and grid.endswith((".yaml", ".yml")) else grid), budget
+    suffixes = (".yaml", ".yml")
+    if grid and "@" in grid and budget is None and not grid.endswith(suffixes):  # folders may have an @, too
+        grid, _, budget = grid.rpartition("@")
+    return (Path(grid).stem if grid and grid.endswith(suffixes) else grid), budget
 
 
 def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:

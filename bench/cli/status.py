@@ -199,9 +199,10 @@ def _ago(then: float | None) -> str:
 
 
 def _time(text: str | None) -> float | None:
-    """Seconds since the epoch, of a time as records have it; None of one that cannot be read."""
+    """Seconds since the epoch, of a time as records have it; None of one that cannot be read, or not be told here."""
     try:
-        return datetime.fromisoformat(text).timestamp() if text else None
+        seconds = datetime.fromisoformat(text).timestamp() if text else None
+        return seconds if seconds is None or _clock(seconds) else None
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -46,13 +46,14 @@ class Cell:
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, key: str) -> Any:
-        """The cell's value of an axis, a setting or a method option; None if it has none of that name."""
+        """The cell's value of an axis, a setting or a method option, of a method its name; None if it has none of that name."""
         if key in ("dataset", "wrapper"):
             return getattr(self, key)
         if key == "algorithm":
             return (self.config.algorithm["base"] if self.is_wrapped else self.config.algorithm)["name"]
         inside = self.config.algorithm["base"] if self.is_wrapped else {}
-        return getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
+        value = getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
+        return value["name"] if isinstance(value, Mapping) else value
 
     def shown(self, key: str) -> Any:
         """`setting`, with the name that a table has for what is not wrapped."""
@@ -111,7 +112,10 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
     mistakes = []
     points: list[_Point] = [*cells, *refused]
     for key, values in only.items():
-        found = list(dict.fromkeys(point.setting(key) for point in points if point.setting(key) is not None))
+        found: list[Any] = []  # some values cannot be hashed
+        for point in points:
+            if (value := point.setting(key)) is not None and value not in found:
+                found.append(value)
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
             nowhere = f"No cell has a {key}, which neither the axes nor the settings of the grid name."

@@ -15,11 +15,10 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 
 from bench.errors import StoreError
+from bench.files import replacing
 
 # As torch says it when the file is not to blame.
 _NO_ROOM = re.compile("allocate memory|out of memory|CUDA|CUBLAS|CUDNN|HIP error", re.IGNORECASE)
-
-
 _COSTS = {"bytes_down", "bytes_up", "examples"}  # what states count
 
 
@@ -61,28 +60,18 @@ class Folder:
         """
         with self._reached("write to"):
             self._fs.makedirs(self._path, exist_ok=True)
-            # In an object store a file appears when it is complete; there the first copy is made on this machine.
-            partial = tempfile.NamedTemporaryFile(
-                dir=self._path if self._local else None, prefix=".partial-", delete=False
-            )
         try:
-            with partial:
-                torch.save(content, partial)
-                partial.flush()
-                os.fsync(partial.fileno())
-                size = partial.tell()
-            with self._reached("write to"):
-                if self._local:
-                    _open_to_all(partial.name)
-                    os.replace(partial.name, self._file(name))
-                else:
-                    self._fs.put_file(partial.name, self._file(name))
+            if self._local:
+                with replacing(Path(self._file(name))) as partial:
+                    return _write(partial, content)
+            # In an object store a file appears when it is complete; the first copy is made on this machine.
+            with tempfile.TemporaryDirectory() as workspace:
+                size = _write(Path(workspace, name), content)
+                with self._reached("write to"):
+                    self._fs.put_file(posixpath.join(workspace, name), self._file(name))
+            return size
         except OSError as error:
             raise self._trouble("write to", error) from error
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial.name)
-        return size
 
     def load(self, name: str, device: torch.device) -> Any:
         """The content that `save` wrote; tensors of a GPU come to this device.
@@ -179,11 +168,13 @@ class Folder:
 GO_ON = "Finished runs are kept; mend this, and the same command continues."
 
 
-def _open_to_all(path: str) -> None:
-    """Temporary files are private, results need not be."""
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(path, 0o666 & ~umask)
+def _write(path: Path, content: Any) -> int:
+    """Writes a new file, which survives a power failure from then on; returns its size in bytes."""
+    with open(path, "xb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+        return file.tell()
 
 
 def _renamed(content: Any) -> Any:

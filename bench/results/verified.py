@@ -82,11 +82,19 @@ def current(store: Store, verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str
 
 
 def write(path: Path, verdicts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Adds runs to a file, in place of what it said of them. Another process may add others at the same time."""
+    """Adds runs to a file, in place of what it said of them. Another process may add others at the same time.
+
+    Raises:
+        StoreError: if another program keeps the folder locked: of two that write at once, one would lose what it adds.
+    """
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):  # of a file system that locks no folders
-            lock_within(folder, _PATIENCE)
+            if not lock_within(folder, _PATIENCE):
+                raise StoreError(
+                    f"Another program has kept {path.parent} locked for {_PATIENCE:g} s, so what was verified is not noted in "
+                    f"{path.name}; end that program, and verify again."
+                )
         content = {**read(path), **verdicts}
         write_file(path, json.dumps(dict(sorted(content.items())), indent=1) + "\n")
     finally:

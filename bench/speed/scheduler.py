@@ -18,6 +18,7 @@ from bench.config.schema import RunConfig, run_id
 from bench.execution import resources
 from bench.execution.job import Job
 from bench.execution.ray_environment import python_path
+from bench.execution.resources import num_cores
 from bench.execution.run_recorder import RunCallback
 from bench.execution.scheduler import run_jobs
 from bench.experiments import expansion
@@ -48,7 +49,7 @@ def trials(setting: Setting) -> list[Row]:
         if sys.platform.startswith("linux")
         else not_measured(case, "needs Linux"),
     ]
-    if os.cpu_count() < 2:
+    if num_cores() < 2:
         return [*rows, not_measured("two trials", "one core")]
     alone, together = (side_by_side(setting.folder, count) for count in (1, 2))
     return [
@@ -107,15 +108,13 @@ def command_cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def seconds_per_trial(count: int = 60) -> float:
-    """Scheduling time per trial once every worker has finished its first run; setting up a run is counted as well.
-
-    Args:
-        count: runs of two rounds on digits, at least one more than there are cores.
-    """
-    workers = os.cpu_count()
+def seconds_per_trial() -> float:
+    """Scheduling time per trial once every worker has finished its first run, of two rounds on digits; setting up a run is
+    counted as well."""
+    workers = num_cores()
+    runs = _seeds(3 * max(20, workers), dataset="digits", rounds=2)
     with tempfile.TemporaryDirectory() as folder:
-        warm = _run(Store(Path(folder)), _seeds(count, dataset="digits", rounds=2))[workers - 1 :]
+        warm = _run(Store(Path(folder)), runs)[workers - 1 :]
     wall = warm[-1][0] - warm[0][0]
     return (wall * workers - sum(record["seconds"] for _, record in warm[1:])) / (len(warm) - 1)
 

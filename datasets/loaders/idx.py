@@ -3,6 +3,7 @@
 import gzip
 import io
 import math
+import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -91,7 +92,7 @@ def _read_idx(path: str, dataset: str) -> np.ndarray:
     try:
         with opened(path, Path(path).parent, dataset) as file:
             content = _unpacked(file) if path.endswith(".gz") else file.read()
-    except (OSError, EOFError, ValueError, gzip.zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise broken(path, error, dataset) from error
     if len(content) < 4 or content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * content[3]:
         raise broken(path, "it does not start like an IDX file of bytes", dataset)

@@ -92,8 +92,8 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from _reference(grid, cells, names)
     against = grid["report"].get("against")
     yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
-    if contest_name(grid) == "contest" and cells["best"].any():
-        yield f"A contest is among the cells that differ in {' and '.join(compared_keys(grid))} only."
+    if contest_name(grid) == "setting" and cells["best"].any():
+        yield f"Cells of one setting differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid, names)
     yield from tuning_notes.footnotes(grid, cells, names)
     yield from _of_author(grid)

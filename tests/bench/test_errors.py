@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.errors import suggestion
+from bench.errors import in_short, suggestion, unknown
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,8 @@ def test_the_nearest_names_are_suggested_and_of_equally_near_ones_first_what_beg
 
 def test_nothing_is_suggested_where_no_name_is_near():
     assert suggestion("quite-another", ["fedavg", "moon"]) == ""
+
+
+def test_in_short_an_error_names_nothing_that_is_known():
+    both = f"{unknown('metric', 'foo', ['mb_to_0.8', 'accuracy'])}\n{unknown('seed', 'one', ['1'])} Name another."
+    assert in_short(ValueError(both)) == "Unknown metric 'foo'. Unknown seed 'one'. Name another."

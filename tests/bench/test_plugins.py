@@ -113,6 +113,7 @@ def test_what_would_hide_something_else_is_refused_with_both_files(lab, files, s
         ("[tool.ruff]\n", []),
         ("[tool.skewbench]\n", []),
         ("no toml\n", []),
+        ("tool = 1\n", []),
     ],
 )
 def test_a_project_names_its_folders_for_all_that_is_below_it(tmp_path, monkeypatch, toml, found):
@@ -257,6 +258,9 @@ def test_a_project_that_names_its_folders_wrongly_is_told(tmp_path, monkeypatch)
 
 def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
+    (tmp_path / "two:parts" / "algorithms").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"two:parts, which --plugins names, has ':' in its path, which separates folders"):
+        plugins.use([tmp_path / "two:parts"])
     with pytest.raises(ConfigError) as caught:
         plugins.use([tmp_path / "none", tmp_path / "empty"])
     assert [re.sub(r"^.*/(\w+), which --plugins names", r"\1", line) for line in caught.value.mistakes] == [

@@ -167,3 +167,5 @@ def test_a_cell_with_other_settings_there_is_named_and_counts_in_the_exit_status
 
 def test_a_stored_grid_is_named_by_either_suffix_of_its_file():
     assert [stored_name(f"mine.{suffix}", None)[0] for suffix in ("yaml", "yml")] == ["mine", "mine"]
+    assert stored_name("a@b/mine.yaml", None) == ("mine", None)
+    assert stored_name("a@b/mine.yaml@small", None) == stored_name("mine@small", None) == ("mine", "small")

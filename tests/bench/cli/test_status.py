@@ -203,7 +203,8 @@ def test_the_last_end_is_told_in_local_time_whatever_the_zone_of_the_record(monk
     now = datetime(2026, 1, 1, 12, 0, tzinfo=timezone(timedelta(hours=3))).timestamp()
     monkeypatch.setattr(time, "time", lambda: now)
     ended = [
-        RunState("done", finished=text) for text in ("2026-01-01T08:57:00+0000", "2026-01-01T11:59:00+0400", "soon")
+        RunState("done", finished=text)
+        for text in ("2026-01-01T08:57:00+0000", "2026-01-01T11:59:00+0400", "soon", "9999-12-31T23:59:59-2359")
     ]
     assert _ago(_last_ended(ended)) == f"{datetime.fromtimestamp(now - 180):%Y-%m-%d %H:%M}, 3 min ago"
     assert _ago(_last_ended([RunState("running"), RunState("failed", finished="soon")])) == ""

@@ -1,5 +1,6 @@
 """`verify` on the command line: runs that are trained again are equal, or what differs is named."""
 
+import fcntl
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from algorithms.fedprox import FedProx
 from algorithms.shared import tree
 from bench.cli.app import app
+from bench.errors import StoreError
 from bench.execution.verification import draw, times_of_first
 from bench.results import verified
 from bench.results.store import Store
@@ -494,6 +496,17 @@ def test_two_who_verify_at_the_same_time_write_to_one_file(tmp_path):
     with ThreadPoolExecutor() as pool:
         list(pool.map(write, (0, 20)))
     assert len(verified.read(file)) == 40
+
+
+def test_what_was_verified_is_not_written_while_another_program_has_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(verified, "_PATIENCE", 0.1)
+    other = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(StoreError, match=r"Another program has kept .* locked for 0.1 s, .* end that program"):
+        verified.write(tmp_path / "verified.json", {})
+    os.close(other)
+    verified.write(tmp_path / "verified.json", {})
+    assert verified.read(tmp_path / "verified.json") == {}
 
 
 def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(store, fedprox, tmp_path, monkeypatch):

@@ -443,6 +443,18 @@ def test_growth_of_the_driver_is_counted_between_two_trials(ends, setting):
     assert rows["driver's memory per trial, from 2 to 20"].value == pytest.approx(100)  # kB
 
 
+@pytest.mark.parametrize("cores", [1, 64])
+def test_a_trial_is_timed_on_any_number_of_cores(cores, monkeypatch):
+    monkeypatch.setattr(scheduler, "num_cores", lambda: cores)
+    took, more = 2.0, 0.5
+
+    def run(store, configs):
+        return [((number // cores + 1) * (took + more), {"seconds": took}) for number, _ in enumerate(configs)]
+
+    monkeypatch.setattr(scheduler, "_run", run)
+    assert scheduler.seconds_per_trial() == pytest.approx(more)
+
+
 def test_failing_runs_are_not_timed(ends, setting):
     ends.record = {"status": "failed", "reason": "boom"}
     with pytest.raises(RuntimeError, match="25 of 25 runs were not done; the first: boom"):

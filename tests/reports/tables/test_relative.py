@@ -203,6 +203,13 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     )
 
 
+def test_where_methods_of_one_wrapper_compete_a_footnote_says_what_a_setting_is(table, report_of):
+    table.report |= {"compared": ["algorithm"]}
+    notes = report_of(table).notes
+    assert "Bold: best mean of the setting among the complete cells, all of them where several print alike." in notes
+    assert "Cells of one setting differ in algorithm only." in notes
+
+
 def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, report_of):
     grid.reproduces = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
     grid.report |= {"metrics": ["rsd"], "metric": "rsd"}
