@@ -55,9 +55,8 @@ class FedExP(RoundBased):
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         eps = self.eps * (len(cohort.ids) if self.eps_per_client else 1)
         squared = tree.squared_distance(update["delta"], tree.zeros_like(update["delta"]))
-        step_size = (
-            (update["squared_norm"] / (2 * (squared + eps))).nan_to_num(1).clamp(min=1)
-        )  # 0 / 0: nothing has moved
+        # 0 / 0: nothing has moved.
+        step_size = (update["squared_norm"] / (2 * (squared + eps))).nan_to_num(1).clamp(min=1)
         new = tree.add(params, tree.scale(update["delta"], step_size))
         # The mean after the first round is that of its params with themselves.
         previous = tree.where(server["begun"], params, new)

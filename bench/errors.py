@@ -33,9 +33,8 @@ class HookError(ValueError):
     """A hook has returned what it must not; the message is one sentence."""
 
 
-_signals: list[
-    int
-] = []  # that have ended the command; Ray raises a KeyboardInterrupt of its own, which does not say by what
+# Signals that have ended the command; Ray raises a KeyboardInterrupt of its own, which does not say by what.
+_signals: list[int] = []
 
 
 def terminate(number: int, frame: object) -> NoReturn:

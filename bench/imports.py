@@ -23,33 +23,14 @@ _ROOTS = ("algorithms", "bench", "datasets")
 # Packages that get folders of others while a process runs.
 _EXTENDED = tuple(kind.package for kind in KINDS.values() if kind.decorator and kind.package.split(".")[0] in _ROOTS)
 _DOOR = "algorithms"  # a package that passes on what its modules define, so that others need not know where that is
-_LEFT_OUT = {
-    *(
-        "algorithms",
-        "bench",
-        "bench.callbacks",
-        "bench.models",
-        "datasets",
-    ),  # they name what there is; the one that is used counts
-    # Files of results; checkpoints have a format of their own.
-    *(f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema", "ids")),
-    "bench.simulation.checkpoints",
-    # Images are compared by their digest; names are only for sentences.
-    *(
-        "datasets.cache",
-        "bench.errors",
-        "bench.files",
-        "bench.hooks",
-        "bench.imports",
-        "bench.plugins",
-        "bench.profiling",
-        "bench.references",
-        "bench.registry",
-        "bench.results",
-        "bench.results.metrics",
-        "bench.simulation",
-    ),
-}
+# Packages that name what there is: the part that is used counts.
+_OF_ALL = {"algorithms", "bench", "bench.callbacks", "bench.models", "datasets"}
+# Files of results; checkpoints have a format of their own, and images are compared by their digest.
+_FILES = {f"bench.results.{name}" for name in ("artifacts", "store", "records", "schema", "ids")}
+_FILES |= {"bench.simulation.checkpoints", "datasets.cache"}
+# Names are only for sentences, and a package of modules says nothing.
+_ASIDE = "errors files hooks imports plugins profiling references registry results results.metrics simulation"
+_LEFT_OUT = _OF_ALL | _FILES | {f"bench.{name}" for name in _ASIDE.split()}
 _NOT_CODE = {"ctx", "kind", "type_comment"}  # fields of nodes that follow from others, or say nothing
 _BLOCKS = ("body", "orelse", "finalbody")  # of statements; of an expression, one expression
 _REGISTER = {kind.decorator for kind in KINDS.values() if kind.decorator}

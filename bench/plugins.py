@@ -111,7 +111,9 @@ def _installed() -> Iterator[tuple[Path, str]]:
 def _mistake(folder: Path, by: str) -> str:
     """Why a folder cannot be one of these; "" if it can."""
     if os.pathsep in str(folder):
-        return f"{folder}, which {by} names, has {os.pathsep!r} in its path, which separates folders; rename or link it."
+        return (
+            f"{folder}, which {by} names, has {os.pathsep!r} in its path, which separates folders; rename or link it."
+        )
     if not folder.is_dir():
         return f"There is no folder {folder}, which {by} names; make it, or name another one."
     if not any((folder / part).is_dir() for part in PARTS):

@@ -26,10 +26,10 @@ from bench import plugins
 from bench.errors import ConfigError, HookError, unknown
 
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
-_DECORATED = re.compile(
-    r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE
-)  # 40 times as fast as parsing
+# 40 times as fast as parsing.
+_DECORATED = re.compile(r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE)
 _NAME = re.compile(r"\w([\w.-]*\w)?")  # it stands in options of the command and in names of files
+# Arguments of a decorator that are no options.
 FOR_PEOPLE = {
     "title": str,
     "latex": str,
@@ -40,7 +40,7 @@ FOR_PEOPLE = {
     "percent": tuple,
     "more_is_better": tuple,
     "less_is_better": tuple,
-}  # arguments of a decorator that are no options
+}
 
 _WRITTEN = {str: "a text", dict: 'a dict, as {"key": "text"}', tuple: 'a tuple of texts, as ("text",)'}
 

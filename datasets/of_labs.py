@@ -27,9 +27,8 @@ from datasets.loaders import npz
 from datasets.loaders.images import resize_splits
 
 _OPTIONS = ("model", "files")
-_KNOWN: dict[
-    Any, str | DataError
-] = {}  # what a process knows of a function and its data directory: digest, or what is wrong
+# What this process knows of a function and its data directory: digest, or what is wrong.
+_KNOWN: dict[Any, str | DataError] = {}
 _PLACE: list[Path] = []  # the data directory of this process, see `look_in`
 
 

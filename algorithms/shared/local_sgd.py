@@ -14,9 +14,8 @@ from algorithms.shared.types import Batch, BatchIndex, BatchPlan, ClientData, Cl
 from bench.errors import HookError
 from bench.hooks import place_of
 
-GradientOf = Callable[
-    [Loss, Tree, Batch, ClientView], Tree
-]  # (loss, params, batch, view) -> a constant as large as params
+# (loss, params, batch, view) -> a constant as large as params
+GradientOf = Callable[[Loss, Tree, Batch, ClientView], Tree]
 
 
 class LocalResult(NamedTuple):

@@ -158,7 +158,9 @@ def warn_if_changed(file: str, store: "Store", labels: list[str], named: bool = 
         if named:
             warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
         return
-    of_file = {label: stored for label in labels if (stored := store.grid(label)) and stored.get("source") == grid.source}
+    of_file = {
+        label: stored for label in labels if (stored := store.grid(label)) and stored.get("source") == grid.source
+    }
     if changed := [label for label, stored in of_file.items() if not is_laid_out_as(grid, stored)]:
         warn(
             f"{file} has another title or layout than at the last run of {', '.join(changed)}, which is shown as it was. "

@@ -8,6 +8,7 @@ from bench.config.schema import SETTINGS
 from bench.errors import suggestion
 from bench.registry import Registry
 
+# What other frameworks call a setting -> what it is called here.
 _ELSEWHERE = {
     **dict.fromkeys(("learning_rate", "learningrate", "local_lr", "client_lr", "step_size"), "lr"),
     **dict.fromkeys(("epochs", "local_ep", "num_epochs", "local_iterations"), "local_epochs"),
@@ -23,7 +24,7 @@ _ELSEWHERE = {
     "width": "model_width",
     "seeds": "seed",
     "random_seed": "seed",
-}  # what other frameworks call a setting -> what it is called here
+}
 
 
 _OF_THE_COMMAND = {

@@ -184,9 +184,8 @@ def _where(entry: Entry, at: traceback.FrameSummary) -> str:
 
 
 def _shortened(error: Exception) -> str:
-    return textwrap.shorten(
-        f"{type(error).__name__}: {error}", 160, placeholder=" ..."
-    )  # torch gives advice of its own
+    # torch gives advice of its own
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
 
 
 def _is_of(entry: Entry, filename: str) -> bool:

@@ -26,9 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 NAME = "pretended"
 _ROOT = f"{Path(__file__).parents[2]}/"
-_OURS = tuple(
-    _ROOT + folder for folder in ("algorithms/", "bench/", "datasets/")
-)  # where the line of an event is looked for
+# Where the line of an event is looked for.
+_OURS = tuple(_ROOT + folder for folder in ("algorithms/", "bench/", "datasets/"))
 
 # Operations that launch nothing.
 _NO_KERNEL = frozenset(

@@ -61,9 +61,8 @@ def join(
         time.sleep(1)
     with stderr_to(log), tempfile.TemporaryDirectory() as nothing, tempfile.TemporaryDirectory() as sent:
         try:
-            ensure_token_if_auth_enabled(
-                None, create_token_if_missing=False
-            )  # without one the next line ends the process
+            # Without a token the next line ends the process.
+            ensure_token_if_auth_enabled(None, create_token_if_missing=False)
             with contextlib.suppress(ray.exceptions.RpcError):  # `ray.init` says more
                 GcsClient(address=found)  # refuses within a moment, where `ray.init` tries again for half a minute
             labs = plugins.copy_to(Path(sent))

@@ -11,7 +11,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,16 +28,8 @@ from bench.results.schema import check_config
 from bench.simulation.retention import StateRetention
 from datasets import of_labs, own_data, partition_files
 
-_SAME = (
-    "id",
-    "folder",
-    "checkpoint_seconds",
-    "engine",
-    "tf32",
-    "max_clients_per_vmap",
-    "base",
-    "marker",
-)  # in a job and in its file
+# What is the same in a job and in its file.
+_SAME = tuple(field.name for field in fields(Job) if field.name not in ("config", "retention", "inputs"))
 BEGINS = "begins"  # key of the line by which a worker says on which machine it begins, or begins again
 
 

@@ -101,12 +101,10 @@ class Verifier:
             tolerance: largest difference of an accuracy, in [0, 1], where the processor, the device or a library is another.
         """
         self._data_dir, self._limits, self._tolerance = data_dir, limits, tolerance
-        # The last one that was trained: how, and its last state.
+        # The last base that was trained: how, and its last state.
         self._base: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-        self._last: tuple[tuple[Any, ...], Run | None] = (
-            (),
-            None,
-        )  # that was trained to its end: how, and what came out
+        # The last run that was trained to its end: how, and what came out.
+        self._last: tuple[tuple[Any, ...], Run | None] = ((), None)
         for store in stores:
             for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
                 try:

@@ -35,9 +35,8 @@ class FedCollabCnn(Layered):
         if name == "linear1":
             return F.linear(x.flatten(1), weight, bias)
         x = F.conv2d(x, weight, bias)
-        return (
-            x if name == "conv3" else F.max_pool2d(x, 2)
-        )  # ReLU commutes with it; after it, it has a quarter of the work
+        # ReLU commutes with the pooling; after it, ReLU has a quarter of the work.
+        return x if name == "conv3" else F.max_pool2d(x, 2)
 
 
 def _after_convolutions(pixels: int) -> int:

@@ -100,9 +100,7 @@ Figure = Annotated[dict[str, Any], is_figure]
 Style = Annotated[dict[str, Any], is_style]
 Config = Annotated[dict[str, Any], is_config]  # canonical, see `bench.config.schema.RunConfig.canonical`
 Code = Annotated[dict[str, str], is_code]  # part -> hash
-Scores = dict[
-    str, float
-]  # accuracy, see `bench.results.metrics.ACCURACIES`, in [0, 1]; or metric of a round -> its value
+Scores = dict[str, float]  # accuracy (`bench.results.metrics.ACCURACIES`), in [0, 1], or metric of a round -> its value
 
 
 class Summary(TypedDict, total=False):

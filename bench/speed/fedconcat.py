@@ -45,9 +45,8 @@ def _trial(case: str, task: Task, repeats: int) -> Row:
         start = concat.step(task, start)
         evaluate(task, concat.deploy(task, start, everyone))
 
-    once = median_seconds(
-        classifiers, 1
-    )  # with the features of the test images, and of all images where they are cached
+    # With the features of the test images, and of all images where they are cached.
+    once = median_seconds(classifiers, 1)
     epoch = median_seconds(lambda: fedavg.step(task, state), repeats)
     test = median_seconds(lambda: evaluate(task, fedavg.deploy(task, trained, everyone)), repeats)
     of_fedavg = _FEDAVG_ROUNDS * (_LOCAL_EPOCHS * epoch + test)

@@ -130,9 +130,8 @@ class Search:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""
         space = {key: parameter.model_dump(exclude={"source"}) for key, parameter in self.space.items()}
         first = {key: parameter.grid[0] for key, parameter in self.space.items()}
-        start = (
-            {} if self.searcher == "grid" else {"start": None if self.of_study else self.usual}
-        )  # the first configuration
+        # The first configuration.
+        start = {} if self.searcher == "grid" else {"start": None if self.of_study else self.usual}
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "warm_start")}
         return {"runs": [*self.runs(first)], "space": space, **start, **how}
 

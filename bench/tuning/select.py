@@ -98,9 +98,8 @@ def choose(
     """
     _check_data(searches.values(), options.data_dir)
     listed = list_runs(store)
-    studies = {  # places may share one
-        search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()
-    }
+    # Places may share a study.
+    studies = {search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()}
     changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
     _say_stale(changed, "of searches", store, on_message)
     found, troubles, searched = {}, [], _spaces_searched(store)

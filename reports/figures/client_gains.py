@@ -19,9 +19,8 @@ from reports.tables.report import build
 from reports.widths import FIGURES, Widths
 
 _MOST_COLUMNS = 4
-_Place = tuple[
-    tuple[str, ...], tuple[str, ...]
-]  # of a panel: its values on further axes that are compared, and its setting
+# Of a panel: its values on further axes that are compared, and its setting.
+_Place = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @registered_figure("client-gains")

@@ -144,9 +144,8 @@ def _profiles(leaders: list[str], dashes: list[list[int]], reach: float) -> dict
         "symbolStrokeWidth": 3,
     }
     method = {"field": "method", "type": "nominal", "legend": legend}
-    colour = method | {
-        "scale": {"domain": leaders, "range": "ordinal"}
-    }  # of the theme, whose categories are of all lines
+    # The range "ordinal" is that of the theme, whose categories are of all lines.
+    colour = method | {"scale": {"domain": leaders, "range": "ordinal"}}
     dash = method | {"scale": {"domain": leaders, "range": dashes}}
     tooltip = [
         {"field": "method", "type": "nominal"},

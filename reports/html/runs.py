@@ -17,6 +17,7 @@ from reports.tables.names import Names
 from reports.tables.records import Records
 from reports.tables.relative import relative_scores
 
+# Of a record: shown elsewhere, or not readable.
 _LEFT_OUT = (
     "id",
     "schema",
@@ -29,7 +30,7 @@ _LEFT_OUT = (
     "changed",
     "code",
     "base_code",
-)  # of a record: shown elsewhere, or not readable
+)
 _MOST_VALUES = 12  # that are listed for a setting
 
 

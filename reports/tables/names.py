@@ -21,15 +21,8 @@ from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
 from reports.tables.latex_text import escape
 
-_SAY_ENOUGH = (
-    "algorithm",
-    "base",
-    "dataset",
-    "metric",
-    "model",
-    "partition",
-    "wrapper",
-)  # axes whose values need no "clients="
+# Axes whose values need no "clients=".
+_SAY_ENOUGH = ("algorithm", "base", "dataset", "metric", "model", "partition", "wrapper")
 _HEADINGS = {"algorithm": "Method", "clients": "#Clients", "lr": "Learning rate"}
 _AS_IT_IS = "base"  # of the axis `wrapper`: the method with nothing around it
 

@@ -259,7 +259,9 @@ def test_a_project_that_names_its_folders_wrongly_is_told(tmp_path, monkeypatch)
 def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "two:parts" / "algorithms").mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r"two:parts, which --plugins names, has ':' in its path, which separates folders"):
+    with pytest.raises(
+        ConfigError, match=r"two:parts, which --plugins names, has ':' in its path, which separates folders"
+    ):
         plugins.use([tmp_path / "two:parts"])
     with pytest.raises(ConfigError) as caught:
         plugins.use([tmp_path / "none", tmp_path / "empty"])

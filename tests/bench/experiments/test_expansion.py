@@ -810,7 +810,9 @@ def test_wrong_grids_budgets_and_selections_are_explained(grid_of, tmp_path):
 
 def test_a_method_inside_another_is_selected_by_its_name_and_a_list_never(grid_of):
     axes = SMALL["axes"] | {"algorithm": ["ccvr"]}
-    cells = expand(grid_of(axes=axes, settings={"base": "moon", "callbacks": ["per-class-accuracy"]}, tuning=[]), "paper")
+    cells = expand(
+        grid_of(axes=axes, settings={"base": "moon", "callbacks": ["per-class-accuracy"]}, tuning=[]), "paper"
+    )
     assert select(cells, {"base": ["moon"]}) == cells
     with pytest.raises(ConfigError, match=r"No cell has base=fedavg\. The cells have: moon"):
         select(cells, {"base": ["fedavg"]})
