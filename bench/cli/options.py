@@ -407,3 +407,21 @@ def scalar(text: str) -> Any:
         return parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{text!r} is not a value that YAML can read; put it into quotes if it is a text.") from error
+
+
+def read_grid(name: str | None, settings: dict[str, str | None], seeds: str | None, set_: list[str] | None):
+    """The grid of that name, or of the one setting that the other options describe."""
+    from bench.experiments.grid_loading import load_grid, single
+
+    if name:
+        clash = [f"--{key}" for key, value in settings.items() if value]
+        if clash:
+            raise ValueError(f"Use either --grid or {', '.join(clash)}; within a grid, choose cells with --only.")
+        return load_grid(name)
+    if settings["algorithm"] == "centralized":
+        settings["partition"] = settings["partition"] or "none"
+    absent = [f"--{key}" for key, value in settings.items() if not value]
+    if absent:
+        raise ValueError(f"Name a --grid, or one setting: {', '.join(absent)} missing.")
+    require_one(settings)
+    return single(settings, read_seeds(seeds) or [0], read_set(set_))

@@ -326,3 +326,11 @@ def print_saved(paths: list, sentences: list[str]) -> None:
         warn(sentence)
     if paths:
         warn("Saved: " + ", ".join(map(path_in_words, paths)))
+
+
+def warn_of_seeds(spec: ExperimentSpec) -> None:
+    """Says where a budget leaves out seeds of the grid."""
+    grid, here = spec.grid.axes.get("seed", [0]), spec.grid.seeds_at(spec.budget)
+    if spec.seeds is None and {*grid} - {*here}:
+        own, all_ = (", ".join(map(str, seeds)) for seeds in (here, grid))
+        warn(f"Budget {spec.budget}: seed{'s' * (len(here) > 1)} {own} alone; the grid has {all_}.")

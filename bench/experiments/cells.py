@@ -46,14 +46,13 @@ class Cell:
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     def setting(self, key: str) -> Any:
-        """The cell's value of an axis, a setting or a method option, of a method its name; None if it has none of that name."""
+        """The cell's value of an axis, a setting or a method option; None if it has none of that name."""
         if key in ("dataset", "wrapper"):
             return getattr(self, key)
         if key == "algorithm":
             return (self.config.algorithm["base"] if self.is_wrapped else self.config.algorithm)["name"]
         inside = self.config.algorithm["base"] if self.is_wrapped else {}
-        value = getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
-        return value["name"] if isinstance(value, Mapping) else value
+        return getattr(self.config, key, self.config.algorithm.get(key, inside.get(key)))
 
     def shown(self, key: str) -> Any:
         """`setting`, with the name that a table has for what is not wrapped."""
@@ -114,7 +113,7 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
     for key, values in only.items():
         found: list[Any] = []  # some values cannot be hashed
         for point in points:
-            if (value := point.setting(key)) is not None and value not in found:
+            if (value := _selected_by(point, key)) is not None and value not in found:
                 found.append(value)
         if not found:
             known = {*SETTINGS, *(key for cell in cells for key in cell.choice)}
@@ -130,7 +129,13 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
         ]
     if mistakes:
         raise ConfigError(mistakes)
-    return [cell for cell in cells if all(cell.setting(key) in values for key, values in only.items())]
+    return [cell for cell in cells if all(_selected_by(cell, key) in values for key, values in only.items())]
+
+
+def _selected_by(point: _Point, key: str) -> Any:
+    """What `--only` calls the value of a setting: a method inside another by its name, whatever its options."""
+    value = point.setting(key)
+    return value["name"] if isinstance(value, Mapping) else value
 
 
 def _elsewhere(value: Any, points: Sequence[_Point]) -> str:

@@ -1,0 +1,131 @@
+"""`python -m bench describe`: what a grid costs, before it runs."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli import options as given
+from bench.cli.console import console, counted, explained, name_damaged, say, say_json
+from bench.cli.options import RESULTS
+from bench.cli.pipeline import check_models, warn_of_seeds
+from bench.cli.searches import by_ruleset
+
+if TYPE_CHECKING:
+    from bench.experiments.cells import Cell
+    from bench.experiments.spec import ExperimentSpec
+    from bench.tuning.search import Search
+
+
+def describe(
+    grid: given.GridOption = None,
+    algorithm: given.AlgorithmOption = None,
+    dataset: given.DatasetOption = None,
+    partition: given.PartitionOption = None,
+    seeds: given.SeedsOption = None,
+    budget: given.BudgetOption = "",
+    only: given.OnlyOption = None,
+    set_: given.SetOption = None,
+    ruleset: given.RulesetOption = None,
+    studies: given.StudiesOption = None,
+    samples: given.SamplesOption = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            callback=given.look_in,
+            help="Count what is in this folder with its own sizes, decoding what is not yet decoded.",
+        ),
+    ] = None,
+    json_: given.JsonOption = False,
+    results_dir: given.ResultsOption = RESULTS,
+    configs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Also write the runs that are not done in this results directory into it, for another machine: python -m "
+            "bench.worker DIR trains them without Ray.",
+        ),
+    ] = None,
+) -> None:
+    """Say what a grid costs: trials, how many are done, examples to train, bytes per client, disk. Needs no data."""
+    import torch
+
+    torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
+    with explained():
+        import datasets
+        from bench.cli.listing import cost_table, costs, disk_table, disk_use, heads_in_words, stale_changes
+        from bench.cli.status import say_stale
+        from bench.config.stale import stale_runs
+        from bench.execution.resources import Machines, Resources
+        from bench.experiments.images import locate
+        from bench.experiments.planning import as_stored
+        from bench.experiments.selection import select_cells
+        from bench.experiments.spec import ExperimentSpec
+        from bench.results.store import Store
+
+        of = given.read_grid(grid, {"algorithm": algorithm, "dataset": dataset, "partition": partition}, seeds, set_)
+        tuning = None
+        if samples is not None and not ruleset:
+            raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
+        if configs and results_dir != RESULTS:
+            raise ValueError(f"--configs {configs} is itself the results directory; leave --results-dir out.")
+        if ruleset or studies is not None:
+            tuning = by_ruleset(
+                ruleset, studies, of, budget, {"seeds": seeds, "configs": configs}, {"samples": samples}
+            )
+        changes = given.read_only(only), given.read_set(set_), given.read_seeds(seeds)
+        spec = ExperimentSpec(of, budget, *changes, tuning=tuning, ruleset=ruleset or "")
+        warn_of_seeds(spec)
+        selection = select_cells(spec, datasets.INFO)
+        data_dir = data_dir and data_dir.absolute()
+        if data_dir:
+            selection = select_cells(spec, locate(spec, selection.selected, data_dir).facts)
+        cells = selection.selected
+        store = Store(configs or results_dir)
+        name_damaged(store)
+        at_once = Machines(Resources()).at_once
+        searches = _searches(spec, cells)
+        check_models([cell for cell in cells if cell.id not in searches], cells, of)
+        rows, disk = costs(cells, store, searches), disk_use(cells, of, store, at_once)
+        written = []
+        if configs:
+            from bench.execution import elsewhere
+
+            written = elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo
+        if json_:
+            say_json({"grid": spec.label, "costs": rows, "disk": disk})
+            return
+        console.print(cost_table(spec.label, rows))
+        say_stale(stale_runs(stale_changes(cells, store), store))
+        if tuning:
+            own, drawn = len(tuning.studies[0]), tuning.samples or 0
+            count = len(tuning.studies)
+            say(
+                f"Per cell {counted(count, 'study', 'studies')} x ({counted(drawn, 'configuration')} with one seed + "
+                f"{counted(own, 'seed')} of the choice) = {count * (drawn + own)} runs."
+            )
+        console.print(disk_table(disk, at_once))
+        if heads := heads_in_words(cells, of, store):
+            say(heads)
+        if of.is_searched(spec.budget):
+            say("Not counted: the searches on validation data that come before, which run --dry-run names.")
+        if configs and written:
+            say(
+                f"{len(written)} run{'s wait' if len(written) > 1 else ' waits'} in {configs}. Copy the folder to a machine "
+                f"with this checkout, train there by `python -m bench.worker {configs}`, copy it back, and type `python -m "
+                f"bench import {configs}`."
+            )
+        elif configs:
+            say(f"No run waits: all of them are done in {configs}.")
+
+
+def _searches(spec: "ExperimentSpec", cells: "Iterable[Cell]") -> "dict[str, Search]":
+    """Run id -> the search that chooses its hyper-parameters, of a ruleset with searches."""
+    if not spec.tuning:
+        return {}
+    from bench.tuning.select import searches_of
+
+    cells, layout = [*cells], spec.grid.report.model_dump()
+    found, tuning = searches_of(spec, cells), spec.tuning
+    return {cell.id: found[place] for cell in cells if (place := tuning.place(cell, layout)) in found}
