@@ -1,4 +1,4 @@
-"""The folder of a session of Ray on this machine: open to nobody else, and removed at the end.
+"""Folders for the files of Ray on this machine: open to nobody else, and removed at the end.
 
 Ray makes its own below /tmp/ray, with mode 0777: another user could rename a socket of a running session there, put one of his
 own in its place, and be taken for a part of Ray.
@@ -22,8 +22,8 @@ _RANDOM = 8  # characters that `mkdtemp` adds
 
 @contextlib.contextmanager
 def private() -> Iterator[Path]:
-    """A folder for Ray's `_temp_dir` that no other user can enter, removed at the end. What drivers that were killed have left
-    is removed first: the system drops the lock of a folder with its driver.
+    """A folder that no other user can enter, for Ray's `_temp_dir` or the files of a `Tuner`, removed at the end. What drivers
+    that were killed have left is removed first: the system drops the lock of a folder with its driver.
 
     Raises:
         ValueError: if none can be made.

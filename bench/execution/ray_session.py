@@ -92,7 +92,6 @@ def session(
             signal.signal(signal.SIGTERM, earlier_handler or signal.SIG_DFL)
             at_end.close()
             ray.shutdown()
-            store.remove_scratch()
 
 
 def fit(
@@ -117,21 +116,23 @@ def fit(
     """
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # what failed is in the records
     with_data = tune.with_parameters(trainable, resources=resources, **parameters)
-    run_config = tune.RunConfig(
-        name="trials",
-        storage_path=str(recorder.store.scratch()),
-        verbose=0,
-        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-        failure_config=tune.FailureConfig(max_failures=RETRIES),
-        callbacks=[recorder],
-        stop=_WhenAsked(recorder),
-    )
-    tune.Tuner(
-        tune.with_resources(with_data, requests or recorder.fleet.request(resources)),
-        param_space=param_space,
-        tune_config=tune_config,
-        run_config=run_config,
-    ).fit()
+    # Files of the Tuner's own, which mean nothing once it has ended, are not on the disk of the results.
+    with ray_folder.private() as folder:
+        run_config = tune.RunConfig(
+            name="trials",
+            storage_path=str(folder),
+            verbose=0,
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+            failure_config=tune.FailureConfig(max_failures=RETRIES),
+            callbacks=[recorder],
+            stop=_WhenAsked(recorder),
+        )
+        tune.Tuner(
+            tune.with_resources(with_data, requests or recorder.fleet.request(resources)),
+            param_space=param_space,
+            tune_config=tune_config,
+            run_config=run_config,
+        ).fit()
     recorder.check()
 
 

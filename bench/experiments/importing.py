@@ -127,7 +127,7 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
     for first in range(0, len(taken), _BATCH):
-        here.import_run({run_id: there.run_folder(run_id) for run_id in taken[first : first + _BATCH]})
+        here.import_runs({run_id: there.run_folder(run_id) for run_id in taken[first : first + _BATCH]})
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

@@ -54,7 +54,7 @@ def import_run(found: Mapping[str, RunConfig], grid: str, store: Store) -> None:
         before = store.config(run)
         if before is not None:
             named[before["dataset"]] = config.dataset
-            store.adopt_as(run_id(config), config.canonical(), run)
+            store.copy_as(run_id(config), config.canonical(), run)
     if not (stored := store.grid(grid)):
         return
 

@@ -21,6 +21,10 @@
     waiting.json                  runs that wait for another machine (see `bench.execution.waiting`)
     ray.log                       what Ray, or another executor, had to say of processes that died
     authors.json                  who trained the runs, where somebody said so (see `bench.results.authors`)
+    verified.json                 which of them somebody has trained again (see `bench.results.verified`)
+    shares.json                   shares of a GPU that runs were measured to need (see `bench.execution.gpu_sharing`)
+    reports/                      tables, figures and pages; tensorboard/ has the rounds of several runs, for TensorBoard
+    .id                           a number of its own (see `Store.key`)
     .lock, .driver                locked while a driver is at work: the first keeps others out, the second tells them when it
                                   began, and which runs it has begun; empty once a driver has ended, unless it was killed
 
@@ -36,7 +40,6 @@ import fcntl
 import hashlib
 import json
 import os
-import platform
 import secrets
 import shutil
 import stat
@@ -53,7 +56,7 @@ from bench.results import schema
 from bench.results.driver_mark import Driver, DriverMark
 from bench.results.ids import is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
-from bench.results.locks import holder, open_regular, user_name
+from bench.results.locks import holder, open_regular
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
@@ -286,7 +289,7 @@ class Store:
         if folder != self.run_folder(run_id):
             self._replace_earlier(folder, record)
 
-    def import_run(self, folders: Mapping[str, Path]) -> None:
+    def import_runs(self, folders: Mapping[str, Path]) -> None:
         """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
         damaged, goes to `superseded`.
 
@@ -307,12 +310,12 @@ class Store:
         for run_id, copy in copies.items():
             self._put(run_id, copy)
 
-    def adopt_as(self, run_id: str, config: Config, earlier: str) -> None:
+    def copy_as(self, run_id: str, config: Config, earlier: str) -> None:
         """Copies a finished run of this directory under the id of a config that says the same in another way. What the folder
         of that id held goes to `superseded`.
 
         Raises:
-            Damaged: as `import_run`.
+            Damaged: as `import_runs`.
         """
         record: Any = self.record(earlier)
         copy = self._copy(run_id, require_files(self.run_folder(earlier)))
@@ -457,35 +460,6 @@ class Store:
     def open_log(self) -> BinaryIO:
         """The log of Ray, to add to."""
         return open_regular(self.folder / RAY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    def scratch(self) -> Path:
-        """An empty folder for the scheduler's own files, which mean nothing once it has ended. Not on the disk of the
-        results, whose end is no matter of the scheduler. No other user can enter it.
-
-        Raises:
-            StoreError: if somebody else has made it, who could change what is in it.
-        """
-        self.remove_scratch()
-        try:
-            self.scratch_folder.mkdir(mode=0o700)
-        except FileExistsError as error:
-            owner = self.scratch_folder.lstat().st_uid
-            raise StoreError(
-                f"{self.scratch_folder}, where the scheduler's files go, belongs to {user_name(owner)}, who could change them; "
-                "have it removed, or set TMPDIR to a folder of your own."
-            ) from error
-        return self.scratch_folder
-
-    def remove_scratch(self) -> None:
-        """Removes the folder of `scratch`, unless it is somebody else's."""
-        with suppress(FileNotFoundError):
-            if self.scratch_folder.lstat().st_uid == os.geteuid():
-                shutil.rmtree(self.scratch_folder, ignore_errors=True)
-
-    @property
-    def scratch_folder(self) -> Path:
-        """Where `scratch` is."""
-        return Path(tempfile.gettempdir()) / f"skewbench-{platform.node()}-{self.key}"
 
     def remove_mark(self) -> None:
         """From now on the driver of this process has ended by itself, whatever ends it."""

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.errors import StoreError
 from bench.execution import ray_folder
-from bench.results.store import Store
 from tests.support.processes import OTHER, ROOT, as_other
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
@@ -107,28 +105,3 @@ def test_paths_of_sockets_are_short_enough_wherever_temporary_files_go(name, mon
         sockets = folder / path.parent.relative_to(longest)
         sockets.mkdir(parents=True)
         one.bind(str(sockets / "plasma_store"))
-
-
-def test_the_schedulers_own_folder_is_private(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Store(tmp_path / "results").locked() as store:
-        assert store.scratch().stat().st_mode & 0o777 == 0o700
-        (store.scratch_folder / "old").touch()
-        assert not list(store.scratch().iterdir())
-        store.remove_scratch()
-        assert not store.scratch_folder.exists()
-
-
-@as_root
-def test_the_schedulers_folder_of_a_second_user_is_refused_and_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with Store(tmp_path / "results").locked() as store:
-        store.scratch_folder.mkdir()
-        (store.scratch_folder / "trap").touch()
-        os.chown(store.scratch_folder, OTHER, OTHER)
-        with pytest.raises(
-            StoreError, match=f"belongs to {OTHER}, who could change them; have it removed, or set TMPDIR"
-        ):
-            store.scratch()
-        store.remove_scratch()
-        assert (store.scratch_folder / "trap").exists()
