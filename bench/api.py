@@ -255,16 +255,12 @@ def _stored(store: "Store", grid: str | None, budget: str | None) -> list[str]:
         ConfigError: if there is no such grid at all, here or among those of skewbench, or its name has another budget.
     """
     from bench.experiments import grid_files
-    from bench.results.ids import is_meant
 
     grid, _, named = (grid or "").partition("@")
     if named and budget not in (None, named):
         raise ConfigError([f"{grid}@{named} names the budget {named}, but budget is {budget}; leave one of them out."])
-    held = {label: label.partition("@")[::2] for label in store.grids()}
-    known = sorted({*(of for of, _ in held.values()), *grid_files.names()})
-    meant = [
-        label for label, (of, at) in held.items() if is_meant(grid or None, of) and (named or budget) in (None, at)
-    ]
+    known = sorted({*(label.partition("@")[0] for label in store.grids()), *grid_files.names()})
+    meant = [*filter(store.grid, store.labels_of(grid or None, named or budget))]
     if grid and not meant and grid not in known:
         raise ConfigError([unknown("grid", grid, known)])
     return meant

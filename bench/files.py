@@ -164,6 +164,23 @@ def make_folder(folder: Path) -> None:
         ) from error
 
 
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file that a user names; a link to one will do.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if it is not YAML, no regular file, or has more than 4 MiB.
+    """
+    import yaml
+
+    try:
+        return parse_yaml(read_foreign(path, 4 * MIB, within=Path("/")).decode())
+    except UnusableFile as error:
+        raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/own-grid.md.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
 def parse_yaml(text: str) -> Any:
     """The content of a YAML text; reads 1e-3 as a number, unlike YAML 1.1, where it is a string.
 

@@ -19,16 +19,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
 from bench.errors import ConfigError, sentences, unknown
-from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
+from bench.files import read_yaml
 from bench.registry import Registry
 
 REGISTRY = Registry("space")
 """Name of a space -> its file."""
-_LARGEST = 4 * MIB  # of a file that a user names
 TRAINING = "training"  # the settings of training that any method has
 
 
@@ -148,11 +146,9 @@ def _content(name: str) -> dict:
     if not path.exists():
         raise ConfigError([f"There is no file {name}."])
     try:
-        content = parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
-    except UnusableFile as error:
-        raise ConfigError([f"{path} {error.what}; name a YAML file, as in docs/own-grid.md."]) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{path} is not valid YAML: {' '.join(str(error).split())}."]) from error
+        content = read_yaml(path)
+    except ValueError as error:
+        raise ConfigError([str(error)]) from error
     if not (isinstance(content, dict) and content):
         raise ConfigError([f"{path} must map hyper-parameters to their grids and ranges."])
     return content

@@ -108,10 +108,7 @@ def name_damaged(
 
 def meant_grids(store: "Store", grid: str | None, budget: str | None) -> list[str]:
     """The stored grids, as `<grid>@<budget>`, that a name and a budget mean, all without; what is damaged of them is named."""
-    from bench.results.ids import is_meant
-
-    parts = {label: label.partition("@")[::2] for label in store.grid_names()}
-    meant = [label for label, (name, of) in parts.items() if is_meant(grid, name) and budget in (None, of)]
+    meant = store.labels_of(grid, budget)
     name_damaged(store, grids=meant if grid or budget else None)
     return [*filter(store.grid, meant)]
 

@@ -34,7 +34,6 @@ def status(
 
     It can be asked at any time, also while a driver is at work.
     """
-    from bench.results.ids import is_meant
     from bench.results.records import current_cells
     from bench.results.snapshot import read_snapshot
     from bench.results.store import Store
@@ -45,11 +44,7 @@ def status(
         states = snapshot.runs
         name, budget = given.stored_name(grid, None)
         grids = {label: stored for label in store.grids() if (stored := store.grid(label))}
-        shown = {
-            label: stored
-            for label, stored in grids.items()
-            if is_meant(name, stored["grid"]) and budget in (None, stored["budget"])
-        }
+        shown = {label: grids[label] for label in store.labels_of(name, budget) if label in grids}
         if grid and not shown:
             raise ValueError(no_results(store, name, budget))
         name_damaged(store, looked=True)

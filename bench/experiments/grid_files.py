@@ -2,15 +2,12 @@
 
 from pathlib import Path
 
-import yaml
-
-from bench.files import MIB, UnusableFile, parse_yaml, read_foreign
+from bench.files import parse_yaml, read_yaml
 from bench.registry import Registry
 
 REGISTRY = Registry("grid")
 """Name of a grid -> its file."""
 SHARED = Path(__file__).parents[1] / "budgets.yaml"
-_LARGEST = 4 * MIB  # of a file that a user names
 
 
 def names() -> list[str]:
@@ -46,13 +43,7 @@ def read(name: str) -> object:
         FileNotFoundError: if there is none.
         ValueError: if there is none of that name, or it is not YAML, no regular file, or cannot be a grid because of its size.
     """
-    path = find(name)
-    try:
-        return parse_yaml(read_foreign(path, _LARGEST, within=Path("/")).decode())
-    except UnusableFile as error:
-        raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/own-grid.md.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    return read_yaml(find(name))
 
 
 def version_of(name: str) -> int:

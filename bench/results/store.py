@@ -54,7 +54,7 @@ from bench.errors import StoreError
 from bench.files import sync_disk, write_file
 from bench.results import schema
 from bench.results.driver_mark import Driver, DriverMark
-from bench.results.ids import is_name, is_run_id
+from bench.results.ids import is_meant, is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
 from bench.results.locks import holder, open_regular
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
@@ -371,6 +371,11 @@ class Store:
     def grid_names(self) -> list[str]:
         """The names that `grid` takes, also of damaged grids: reads none."""
         return [path.stem for path in self._entries("grids") if path.suffix == ".json"]
+
+    def labels_of(self, grid: str | None, budget: str | None) -> list[str]:
+        """The `<grid>@<budget>` that a name, of any version, and a budget mean; None for all. Damaged grids are among them."""
+        named = {label: label.partition("@")[::2] for label in self.grid_names()}
+        return [label for label, (of, at) in named.items() if is_meant(grid, of) and budget in (None, at)]
 
     def write_grid(self, name: str, grid: StoredGrid) -> None:
         """Stores an expanded grid."""
