@@ -263,7 +263,7 @@ def say_stale(found: Mapping[str, list[str]]) -> None:
         one = len(runs) == 1
         say(
             f"{len(runs)} finished run{'s are' if not one else ' is'} stale, because the code has changed since ({changed}); "
-            f"the next run repeats {'it' if one else 'them'}."
+            f"a command that needs {'it' if one else 'them'} repeats {'it' if one else 'them'}."
         )
 
 

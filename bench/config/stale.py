@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from algorithms import version_of
 from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
 from bench.registry import place_of
@@ -65,6 +66,9 @@ def _has_changed(part: str, then: str, version: int) -> bool:
         return False
     if {then, now} <= {*known().get((part, version), ())}:
         return False
+    kind, _, name = part.partition(" ")
+    if kind == "algorithm" and version_of(name)[0] != version:
+        return False  # as below, also of a method of a lab
     # The code of another version gives other numbers to other runs: that is no change of this one.
     listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}
     return version in listed or not listed

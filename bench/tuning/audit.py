@@ -209,7 +209,7 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
         held = [cell for cell in selection.selected if _place(layout, cell.to_json()) in there]
         found.append((spec, selection, held, searches_of(spec, held) if spec.tuning else {}))
     spec, selection, held, searches = max(
-        found, key=lambda one: len(_names(stored) & {search.name for search in one[3].values()})
+        found, key=lambda one: len(_names(stored) & {form.name for search in one[3].values() for form in search.forms})
     )
     chosen, unknown = _choices(store, spec, held, searches, there, layout)
     given = _by_place(with_chosen(selection, spec, chosen), layout)
@@ -234,7 +234,7 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
         more = f" (and in {len(differing) - 1} more of {len(cells)} cells)" if len(differing) > 1 else ""
         return Audit(True, f"DIFFERS in {differing[0]}{more}")
     said = ["its stored cell follows" if len(cells) == 1 else f"all {len(cells)} stored cells follow"]
-    if left := len(given) - len(cells):
+    if left := len(given.keys() - {_place(layout, cell) for cell in cells}):
         said.append(f"{left} of the grid {'was' if left == 1 else 'were'} not run")
     if searches:
         said.append(f"{len(searches) - len(unknown)} of {len(searches)} choices were made again from validation runs")
@@ -336,8 +336,10 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
     Args:
         name: of the search by which a cell says that it was chosen.
     """
-    if name != search.name:
+    found = next((form for form in search.forms if form.name == name), None)
+    if found is None:
         return f"the search {name} is of another space, or of other code, than {search.name} of today"
+    search = found
     stored = store.search(name)
     if stored is None:
         return f"the search {name} is not stored"

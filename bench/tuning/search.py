@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bench import references
@@ -52,8 +52,10 @@ class Search:
         samples: number of configurations to try, at most; None for all of a grid.
         warm_start: whether the searcher "optuna" learns from configurations that other searches have finished; then these
             can be chosen, too.
-        of_study: whether it is that of a study. Then all configurations are drawn, those of settings that methods share alike
-            for all methods; else the method's usual hyper-parameters are the first one, if the space has them.
+        of_study: whether it is that of a study. Then all configurations are drawn; else the method's usual hyper-parameters are
+            the first one, if the space has them.
+        shares_draws: whether draws at random follow from the seeds, the data and the name of a hyper-parameter alone: then all
+            methods, and all versions of one, try the same values of a common range. Earlier searches drew by their names.
     """
 
     configs: Mapping[int, RunConfig]
@@ -64,6 +66,7 @@ class Search:
     samples: int | None
     warm_start: bool = True
     of_study: bool = False
+    shares_draws: bool = True
 
     @property
     def template(self) -> RunConfig:
@@ -87,6 +90,12 @@ class Search:
         data = [references.in_file_names(text) for text in (config.dataset, config.partition)]
         parts = [config.algorithm["name"], *data, run_id(self._key())[:8]]
         return file_name("-".join(parts))
+
+    @property
+    def forms(self) -> tuple["Search", ...]:
+        """This search, and what it was before draws were shared."""
+        of_before = self.searcher == "random" and not self.of_study
+        return (self, *[replace(self, shares_draws=False)] * of_before)
 
     def runs(self, params: Mapping[str, Any]) -> dict[str, RunConfig]:
         """Run id -> config of one configuration, a run per seed."""
@@ -133,6 +142,8 @@ class Search:
         # The first configuration.
         start = {} if self.searcher == "grid" else {"start": None if self.of_study else self.usual}
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "warm_start")}
+        if self.searcher == "random" and not self.of_study and self.shares_draws:
+            how["draws"] = "shared"
         return {"runs": [*self.runs(first)], "space": space, **start, **how}
 
 

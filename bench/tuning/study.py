@@ -314,9 +314,9 @@ def _distribution(parameter: Parameter, search: Search) -> BaseDistribution:
 
 def _sampler(search: Search, proposed: int, draw: int) -> BaseSampler:
     """The sampler of a draw: after so many proposed configurations, and so many draws that gave a known one."""
-    if search.of_study:
+    if search.of_study or (search.searcher == "random" and search.shares_draws):
         data = search.template.dataset, search.template.partition
-        return _SharedDraws(min(search.configs), "study", *data, proposed, draw)
+        return _SharedDraws(min(search.configs), "study" if search.of_study else "search", *data, proposed, draw)
     seed = seed_for(min(search.configs), "search", search.name, proposed, draw) % 2**32
     if search.searcher != "optuna" or draw >= _TPE_DRAWS:
         return RandomSampler(seed=seed)

@@ -92,8 +92,8 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
     text = status(tmp_path)
     assert (counts(text)["finished"], counts(text)["diverged"]) == ("2", "1"), "they are finished"
     sentence = (
-        "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); the next run "
-        "repeats them."
+        "2 finished runs are stale, because the code has changed since (algorithms/fedavg.py: FedAvg); a command that "
+        "needs them repeats them."
     )
     assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
     code, text = in_this_process("--grid", "quickstart", "--results-dir", tmp_path, command="describe")

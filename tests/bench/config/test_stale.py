@@ -89,6 +89,14 @@ def test_where_the_code_of_a_part_is_not_there_nothing_is_stale(known, tmp_path,
     assert stale.changes(before, config) == ()
 
 
+def test_a_run_of_a_version_that_a_method_of_a_lab_has_left_behind_is_not_stale(known, tmp_path, monkeypatch):
+    text = '@registered("mine")\nclass Mine:\n    version = 2  # 1 forgot the sign\n'
+    method_files.register(tmp_path, monkeypatch, {"mine_of_a_lab": text})
+    config, before = CONFIG.canonical() | {"algorithm": {"name": "mine"}}, {"code": {"algorithm mine": "0" * 16}}
+    assert stale.changes(before, config | {"versions": {"algorithm": 1}}) == (), "the next run leaves it as it is"
+    assert stale.changes(before, config | {"versions": {"algorithm": 2}}) == (("algorithm mine", "0" * 16),)
+
+
 def test_known_code_is_read_by_part_and_version():
     text = "# Words: of a comment\nalgorithm a-b 2: 01 23\nengine 1: 45\n\n"
     assert stale.read_known(text) == {("algorithm a-b", 2): ["01", "23"], ("engine", 1): ["45"]}

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from optuna.samplers import TPESampler
 
+from algorithms.fedavg import FedAvg
 from bench.config.code_version import code_version
 from bench.config.resolve import with_options
 from bench.config.schema import run_id
@@ -15,7 +16,7 @@ from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning.outcomes import _place
 from bench.tuning.search import TPE
-from bench.tuning.study import Study, could_propose
+from bench.tuning.study import Study, could_propose, draws
 from reports.exports import search_figures, search_report
 from search_spaces import Parameter
 from tests.support.earlier_code import earlier
@@ -172,14 +173,17 @@ def test_a_setting_that_is_searched_in_one_value_has_it_from_the_first_configura
     assert first == {"alpha": 0.01, "momentum": 0.9, "weight_decay": 0.001, "lr": 0.1}
 
 
-def test_searches_in_other_settings_draw_other_values(store):
-    drawn = [
-        [try_next(study, store, 0.5, 0.5)["mu"] for _ in range(3)][1:]
-        for study in (
-            Study(make(searcher="random", samples=3, overrides={"rounds": rounds}), store) for rounds in (8, 9)
-        )
-    ]
-    assert not set(drawn[0]) & set(drawn[1])
+def test_at_random_all_methods_and_versions_try_the_same_values_of_a_common_range(store, monkeypatch):
+    def drawn(algorithm="fedavg", **overrides):
+        search = make(algorithm, overrides, space="training", searcher="random", samples=4)
+        return search.name, [params["lr"] for params in draws(search, 4)][1:]
+
+    name, values = drawn()
+    assert len({*values}) == 3
+    assert drawn("fedprox")[1] == drawn(rounds=5)[1] == values
+    monkeypatch.setattr(FedAvg, "version", 9)
+    assert drawn()[0] != name and drawn()[1] == values, "an edit of a method is compared on the configurations of before"
+    assert not {*drawn(partition="iid")[1]} & {*values}
 
 
 def test_a_run_is_worth_the_same_at_a_rung_whether_it_was_just_played_or_stands_in_the_store(store):
