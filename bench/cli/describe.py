@@ -9,7 +9,7 @@ import typer
 from bench.cli import options as given
 from bench.cli.console import console, counted, explained, name_damaged, say, say_json
 from bench.cli.options import RESULTS
-from bench.cli.pipeline import check_models, warn_of_seeds
+from bench.cli.pipeline import check_models, warn_of_rounds, warn_of_seeds
 from bench.cli.searches import by_ruleset
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def describe(
         if data_dir:
             selection = select_cells(spec, locate(spec, selection.selected, data_dir).facts)
         cells = selection.selected
+        warn_of_rounds(cells, of)
         store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once

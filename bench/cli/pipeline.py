@@ -53,6 +53,7 @@ def run_experiment(
         spec = as_stored(spec, store)
         check_name(spec, store)
         selection = select_cells(spec)
+        warn_of_rounds(selection.selected, spec.grid)
         check_engine(options.engine, selection.selected)
         searches = _searches(selection, spec)
         images = locate(spec, selection.selected, options.data_dir)
@@ -334,3 +335,30 @@ def warn_of_seeds(spec: ExperimentSpec) -> None:
     if spec.seeds is None and {*grid} - {*here}:
         own, all_ = (", ".join(map(str, seeds)) for seeds in (here, grid))
         warn(f"Budget {spec.budget}: seed{'s' * (len(here) > 1)} {own} alone; the grid has {all_}.")
+
+
+def warn_of_rounds(cells: Iterable[Cell], grid: GridSpec) -> None:
+    """Says which methods of a user's grid train rounds of their own, of which nobody has set the number, beside others that
+    train as many as the grid says: they may exchange several times as much."""
+    from dataclasses import fields
+
+    from algorithms.shared.wrapper import Wrapper
+    from bench.simulation.build import build_algorithm
+
+    usual, own = set[int](), dict[str, tuple[int, list[str]]]()
+    for config in [cell.config for cell in cells] if grid.source else ():
+        method = build_algorithm(config.algorithm)
+        while isinstance(method, Wrapper):
+            method = method.base
+        options = [option for option in fields(method) if option.name.endswith("_rounds")]
+        if method.num_rounds(config.model_copy(update={"rounds": config.rounds + 1})) > config.rounds:
+            usual.add(config.rounds)
+        elif all(getattr(method, option.name) == option.default for option in options):
+            own[config.algorithm["name"]] = config.rounds, [option.name for option in options]
+    for name, (rounds, options) in own.items():
+        if len(usual) == 1 and rounds not in usual:
+            warn(
+                f"{name} trains {rounds:,} rounds of its own, the others {min(usual):,}. For equal terms, set "
+                f"{' and '.join(options)} by a condition of the grid, so that `describe` says about equal MB per client "
+                "(docs/own-grid.md)."
+            )

@@ -225,30 +225,43 @@ def is_smoke(grid: StoredGrid) -> bool:
     return grid["budget"].partition("+")[0] == "smoke"
 
 
-def in_common(grid: StoredGrid, seen: Iterable[str] = ()) -> str:
-    """Settings that all federated cells of a grid of one's own share: "Simple CNN, 10 clients, 50 rounds, 2 local epochs,
-    12,000 training images"; of tables of papers that come with skewbench, whose settings are the paper's, only that they have a
-    part of the images.
-
-    Args:
-        seen: axes that are said already; those of the table are in any case.
-    """
+def in_common(grid: StoredGrid) -> str:
+    """Settings that all federated cells of a grid of one's own share, with the rounds of methods that have other ones: "Simple
+    CNN, 10 clients, 50 rounds (FedConcat 231), 2 local epochs, 12,000 training images"; of tables of papers that come with
+    skewbench, whose settings are the paper's, only that they have a part of the images."""
     keys: tuple[str, ...] = ("train_examples", "test_examples")  # None for all of them
     if not grid["reproduces"] or grid.get("source"):
         keys = ("model", "clients", "rounds", "local_epochs", *keys)
-    names, axes = Names.of_grid(grid), {*cell_keys(grid), *seen}
+    names, axes = Names.of_grid(grid), {*cell_keys(grid)}
     configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]
     found = {key: {config.get(key) for config in configs} for key in keys if key not in axes}
     alike = {key: value for key, values in found.items() if len(values) == 1 for value in values if value is not None}
     words = {
         "model": lambda value: names.value("model", value).plain,
         "clients": lambda value: _count(value, "client"),
-        "rounds": lambda value: _count(value, "round"),
         "local_epochs": lambda value: _count(value, "local epoch"),
         "train_examples": lambda value: _count(value, "training image"),
         "test_examples": lambda value: _count(value, "test image"),
     }
-    return ", ".join(words[key](value) for key, value in alike.items())
+    said = {key: words[key](alike[key]) for key in words if key in alike}
+    if "rounds" in keys and "rounds" not in axes:
+        said["rounds"] = _rounds(grid, names)
+    return ", ".join(said[key] for key in keys if said.get(key))
+
+
+def _rounds(grid: StoredGrid, names: Names) -> str:
+    """The rounds of most methods, and those of the others by name; "" where a method has several numbers of rounds."""
+    of = defaultdict[str, set[int]](set)
+    for cell in grid["cells"]:
+        if cell["config"]["partition"] != "none":
+            of[cell["algorithm"]].add(cell["config"]["rounds"])
+    if not of or any(len(rounds) > 1 for rounds in of.values()):
+        return ""
+    ((usual, _),) = Counter(number for rounds in of.values() for number in rounds).most_common(1)
+    others = [
+        f"{names.value('algorithm', name).plain} {min(rounds):,}" for name, rounds in of.items() if usual not in rounds
+    ]
+    return _count(usual, "round") + (f" ({', '.join(others)})" if others else "")
 
 
 def _count(number: int, what: str) -> str:

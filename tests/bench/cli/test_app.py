@@ -36,6 +36,7 @@ from bench.experiments.spec import TuningOptions
 from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
 from bench.tuning.build import make_searches
+from reports.tables.footnotes import in_common
 from tests.support.leaf import write_femnist
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
@@ -745,6 +746,23 @@ def test_a_report_names_a_grid_by_its_file_as_well(bench, tmp_path):
     assert not list(tmp_path.rglob("*-standalone.tex"))
     assert bench("report", "--grid", "mine", "--standalone")[0] == 0
     assert (tmp_path / "results" / "reports" / "mine@paper-standalone.tex").exists()
+
+
+@pytest.mark.parametrize(("condition", "is_told"), [({}, True), ({"encoder_rounds": 2, "classifier_rounds": 4}, False)])
+def test_rounds_of_stages_that_nobody_has_set_are_told_beside_those_of_others(bench, tmp_path, condition, is_told):
+    content = {
+        "axes": {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg", "fedconcat"], "seed": [0]},
+        "settings": {"rounds": 6, "model": "mlp", "clients": 10},
+        "conditions": [{"when": {"algorithm": "fedconcat"}, "set": {"num_clusters": 2, **condition}}],
+    }
+    (tmp_path / "mine.yaml").write_text(json.dumps(content))
+    for command in (["describe"], ["run", "--dry-run"]):
+        code, text = bench(*command, "--grid", str(tmp_path / "mine.yaml"))
+        told = "fedconcat trains 231 rounds of its own, the others 6. For equal terms, set encoder_rounds and classifier_rounds"
+        assert code == 0 and (told in " ".join(text.split())) is is_told
+    grid = load_grid(str(tmp_path / "mine.yaml"))
+    stored = to_json(grid, "full", {}, expand(grid, "full"))
+    assert in_common(stored) == f"MLP, 10 clients, 6 rounds{' (FedConcat 231)' * is_told}, 10 local epochs"
 
 
 def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_path):

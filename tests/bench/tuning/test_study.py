@@ -182,7 +182,9 @@ def test_at_random_all_methods_and_versions_try_the_same_values_of_a_common_rang
     assert len({*values}) == 3
     assert drawn("fedprox")[1] == drawn(rounds=5)[1] == values
     monkeypatch.setattr(FedAvg, "version", 9)
-    assert drawn()[0] != name and drawn()[1] == values, "an edit of a method is compared on the configurations of before"
+    assert drawn()[0] != name and drawn()[1] == values, (
+        "an edit of a method is compared on the configurations of before"
+    )
     assert not {*drawn(partition="iid")[1]} & {*values}
 
 
