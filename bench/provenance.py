@@ -21,8 +21,8 @@ def commits_of(files: Iterable[Path], folders: Iterable[Path]) -> dict[str, Any]
         folders: in which files of any run lie; of these git is asked.
 
     Returns:
-        `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; "version 0.1.0"
-        where it is installed or lies in no repository, and without git. `commits`: name of the folder of each other repository
+        `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; where it is
+        installed, that of the clone in which its wheel was built; "version 0.1.0" where neither is known. `commits`: name of the folder of each other repository
         with files of the run -> its commit, in the same way; missing if there is none.
     """
     packages = tuple(sorted({folder.resolve() for folder in (*folders, _HERE.parent)}))
@@ -37,7 +37,15 @@ def commits_of(files: Iterable[Path], folders: Iterable[Path]) -> dict[str, Any]
         if root and found:
             name = "".join(letter if letter.isprintable() else "?" for letter in root.name)
             named[f"{name} {len(named) + 1}" if name in named else name or "/"] = found
-    return {"commit": own or f"version {__version__}"} | ({"commits": named} if named else {})
+    return {"commit": own or _of_wheel() or f"version {__version__}"} | ({"commits": named} if named else {})
+
+
+def _of_wheel() -> str:
+    """The commit that `bench.commit_in_wheel` has written; "" if it has not."""
+    try:
+        return (_HERE.parent / "commit.txt").read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
 
 
 def _home(packages: tuple[Path, ...]) -> Path | None:

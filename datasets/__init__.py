@@ -32,7 +32,10 @@ __all__ = [
     "names",
     "prepare",
     "registered_dataset",
+    "train_size_of",
 ]
+
+_train_sizes: dict[str, int] = {}  # of datasets that this process has loaded
 
 
 def load(
@@ -55,6 +58,7 @@ def load(
         name = of_labs.canonical(entry, data_dir)
     source = _find(name, data_dir)
     decoded = cache.load(name, source, image_size, cache_dir)
+    _train_sizes[name] = len(decoded.train_labels)
     return Dataset(
         name,
         Split(decoded.train_images, decoded.train_labels, decoded.train_groups),
@@ -121,6 +125,13 @@ def facts_of(dataset: str) -> DatasetInfo | None:
         return _facts_of_arrays(dataset)
     except MissingData:  # which may be there the next time
         return None
+
+
+def train_size_of(dataset: str) -> int | None:
+    """The number of training images, also of a dataset without facts, once this process has loaded it; None while it is
+    unknown."""
+    info = facts_of(dataset)
+    return info.train_size if info else _train_sizes.get(dataset)
 
 
 @functools.cache

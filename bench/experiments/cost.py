@@ -31,7 +31,7 @@ def examples_to_train(config: RunConfig) -> int:
     As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
     """
     info = datasets.facts_of(config.dataset)
-    examples = config.train_examples or (info.train_size if info else None)
+    examples = config.train_examples or datasets.train_size_of(config.dataset)
     if not examples:
         return 0
     from algorithms.shared.types import Settings  # imports torch
@@ -64,8 +64,7 @@ def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, in
     from algorithms.shared.types import Settings  # imports torch
     from bench.measurements.encoders import examples_of_heads  # imports torch
 
-    info = datasets.facts_of(config.dataset)
-    each = (config.train_examples or (info.train_size if info else None) or 0) // config.clients
+    each = (config.train_examples or datasets.train_size_of(config.dataset) or 0) // config.clients
     settings = Settings.of(config)
     one, both = (sum(map(sum, settings.passes(count))) if count else 0 for count in (each, 2 * each))
     return examples_of_heads(measured["examples"], (one, one, both), decoders=measured["kind"] == "encoder-heads")

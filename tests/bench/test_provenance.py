@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import __version__, provenance
+from bench.commit_in_wheel import commit_of
 
 VERSION = f"version {__version__}"
 
@@ -61,6 +62,22 @@ def test_a_commit_is_dirty_only_if_a_file_of_the_run_is_changed(repository):
     assert told(own) == {"commit": f"{commit}-dirty"}, "it is not committed yet"
     git(repository, "commit", "-q", "-m", "More")
     assert told(own) == {"commit": git(repository, "rev-parse", "HEAD")} != {"commit": commit}
+
+
+def test_installed_code_has_the_commit_of_the_clone_in_which_its_wheel_was_built(repository, tmp_path, monkeypatch):
+    commit = git(repository, "rev-parse", "HEAD")
+    assert commit_of(repository) == commit and not commit_of(repository / "methods") and not commit_of(tmp_path)
+    (repository / "docs" / "text.md").write_text("Other words.\n")
+    assert commit_of(repository) == commit, "not in the wheel"
+    (repository / "bench" / "new.py").write_text("")
+    assert commit_of(repository) == f"{commit}-dirty"
+    (tmp_path / "site" / "bench").mkdir(parents=True)
+    monkeypatch.setattr(provenance, "_HERE", tmp_path / "site" / "bench" / "provenance.py")
+    method = tmp_path / "site" / "method.py"
+    method.write_text("")
+    assert told(method) == {"commit": VERSION}
+    (tmp_path / "site" / "bench" / "commit.txt").write_text(f"{commit}\n")
+    assert told(method) == {"commit": commit}
 
 
 @pytest.mark.parametrize("ignored", ["", "new.py", "methods/mine/", "*"])

@@ -1,0 +1,36 @@
+"""A hook of hatchling: a wheel that is built in a clone holds its commit, which records of the installed command then name."""
+
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")
+
+
+class CommitInWheel(BuildHookInterface):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        commit = commit_of(Path(self.root))
+        if commit and version != "editable":
+            self._folder = tempfile.TemporaryDirectory()
+            file = Path(self._folder.name, "commit.txt")
+            file.write_text(f"{commit}\n", encoding="utf-8")
+            build_data["force_include"][str(file)] = "bench/commit.txt"
+
+
+def commit_of(root: Path) -> str:
+    """The commit of a clone, with "-dirty" where what goes into the wheel is changed or not committed; "" if there is none."""
+
+    def git(*words: str) -> str:
+        try:
+            return subprocess.run(
+                ["git", "-C", root, *words], capture_output=True, text=True, check=True
+            ).stdout.strip()
+        except (OSError, subprocess.CalledProcessError):
+            return ""
+
+    if Path(git("rev-parse", "--show-toplevel") or "/").resolve() != root.resolve():
+        return ""  # a repository that only surrounds it
+    return git("rev-parse", "HEAD") + "-dirty" * bool(git("status", "--porcelain", "--", *PACKAGES))
