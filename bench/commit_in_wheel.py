@@ -33,4 +33,5 @@ def commit_of(root: Path) -> str:
 
     if Path(git("rev-parse", "--show-toplevel") or "/").resolve() != root.resolve():
         return ""  # a repository that only surrounds it
-    return git("rev-parse", "HEAD") + "-dirty" * bool(git("status", "--porcelain", "--", *PACKAGES))
+    commit = git("rev-parse", "--verify", "HEAD")
+    return commit and commit + "-dirty" * bool(git("status", "--porcelain", "--", *PACKAGES))

@@ -22,8 +22,9 @@ def commits_of(files: Iterable[Path], folders: Iterable[Path]) -> dict[str, Any]
 
     Returns:
         `commit`: of this code, with "-dirty" if one of the files in its repository is changed or not committed; where it is
-        installed, that of the clone in which its wheel was built; "version 0.1.0" where neither is known. `commits`: name of the folder of each other repository
-        with files of the run -> its commit, in the same way; missing if there is none.
+        installed, that of the clone in which its wheel was built; "version 0.1.0" where neither is known.
+        `commits`: name of the folder of each other repository with files of the run -> its commit, in the same way; missing if
+        there is none.
     """
     packages = tuple(sorted({folder.resolve() for folder in (*folders, _HERE.parent)}))
     home = _home(packages)

@@ -115,7 +115,7 @@ def find(dataset: str, data_dir: Path | None = None) -> Source:
         folders.find(dataset, path, channels=3) if share is None else own_split.find(dataset, path, share, channels=3)
     )
     if source is None:
-        raise MissingData(f"No images in {path}: {expected(dataset)}.")
+        raise MissingData(f"{'No images in' if path.is_dir() else 'There is no folder'} {path}: {expected(dataset)}.")
     return source
 
 
@@ -160,7 +160,7 @@ def _path_of(dataset: str) -> str:
     if content not in _PATHS:
         raise MissingData(
             f"The place of the files of {dataset} is not known: a config has their digest, not their path; name the dataset by "
-            f"its path, as --dataset {reference.kind}:PATH."
+            f"its path, as --dataset {reference.kind}:PATH. Files that have changed have another digest."
         )
     return _PATHS[content]
 

@@ -22,8 +22,8 @@ def tensors_of(hook: Hook, returned: Tree, kind: str = "results are trees of ten
     if not _has_only_tensors(returned):
         entry, leaf = next(_odd_leaves(returned))
         raise HookError(
-            f"{place_of(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor, such as "
-            "torch.zeros(())."
+            f"{place_of(hook)}, returned {_in_words(leaf)} as {entry or 'its result'}, but {kind}; write a tensor on the "
+            "device of the others, such as params[name].new_zeros(())."
         )
     return returned
 

@@ -144,7 +144,7 @@ def _find(datasets: Sequence[str]) -> None:
         if not dataset.startswith(("npz:", "imagefolder:")):
             raise ValueError(f"--dataset is npz:PATH or imagefolder:PATH here, but got {dataset}.")
         own_data.find(dataset)
-        own_data.canonical(dataset)
+        say(f"{dataset}: {own_data.canonical(dataset)}")
 
 
 class _Writing(NamedTuple):

@@ -177,6 +177,6 @@ class Layout(Part):
     @field_validator("rows", "columns")
     @classmethod
     def _are_axes(cls, names: list[str] | str, info: ValidationInfo) -> list[str] | str:
-        known = [*SETTINGS, *(info.context or {}).get("axes", ())]
+        known = dict.fromkeys([*SETTINGS, *(info.context or {}).get("axes", ())])
         require_known("axis of the report", as_list(names), known)
         return names

@@ -170,7 +170,9 @@ class Store:
                 f"{self.folder} is a file; `python -m bench import FILE.zip` takes a bundle into a results directory."
             )
         if not self.folder.is_dir():
-            raise StoreError(f"There is no results directory {self.folder}; `python -m bench run` writes one.")
+            is_bundle = self.folder.suffix == ".zip"
+            what, does = ("bundle", "export --bundle") if is_bundle else ("results directory", "run")
+            raise StoreError(f"There is no {what} {self.folder}; `python -m bench {does}` writes one.")
         if not (self.folder / "runs").is_dir():
             raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{_nested(self.folder)}")
         self._check_parts(_ALL_PARTS)

@@ -459,7 +459,7 @@ def test_missing_data_is_one_sentence_with_the_expected_files(tmp_path, read, na
         load(name, tmp_path / "nowhere")
     with pytest.raises(MissingData, match=f"{name} needs a data directory; name it with --data-dir"):
         load(name, None)
-    with pytest.raises(MissingData, match="No images in .*nowhere: expected"):
+    with pytest.raises(MissingData, match="There is no folder .*nowhere: expected"):
         load(f"imagefolder:{tmp_path / 'nowhere'}", None)
 
 

@@ -377,15 +377,18 @@ LOCAL_METRIC = """
         ),
         (
             "def init_server(self, task, params):\n        return {'count': 0}",
-            "returned the int 0 as count, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+            "returned the int 0 as count, but states are trees of tensors; write a tensor on the "
+            "device of the others, such as params[name].new_zeros(()).",
         ),
         (
             "def init_client(self, task, params):\n        return {'seen': {'rounds': None}}",
-            "returned None as seen.rounds, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+            "returned None as seen.rounds, but states are trees of tensors; write a tensor on the "
+            "device of the others, such as params[name].new_zeros(()).",
         ),
         (
             "def server_step(self, task, params, server, update, cohort):\n        return params, {'count': 1.5}",
-            "returned the float 1.5 as server.count, but states are trees of tensors; write a tensor, such as torch.zeros(()).",
+            "returned the float 1.5 as server.count, but states are trees of tensors; write a tensor on the "
+            "device of the others, such as params[name].new_zeros(()).",
         ),
         (
             "def round_metrics(self, task, before, after, update, cohort):\n        return {'drift': update['delta']}",
@@ -398,8 +401,8 @@ LOCAL_METRIC = """
         ),
         (
             LOCAL_METRIC.replace("METRIC", "0.5").strip(),
-            "returned the float 0.5 as metrics.drift, but results are trees of tensors; write a tensor, such as "
-            "torch.zeros(()).",
+            "returned the float 0.5 as metrics.drift, but results are trees of tensors; write a tensor on the "
+            "device of the others, such as params[name].new_zeros(()).",
         ),
         (
             LOCAL_METRIC.replace("METRIC", "torch.zeros(3)").strip(),

@@ -190,7 +190,7 @@ def test_a_grid_on_images_of_its_author_does_not_differ_where_these_are_not(stor
         False,
         "all 4 stored cells follow; of 4 nobody can tell here how many examples they have, which depends on their images: "
         f"The place of the files of {store.grid(label)['cells'][0]['dataset']} is not known: a config has their digest, not "
-        "their path; name the dataset by its path, as --dataset npz:PATH.",
+        "their path; name the dataset by its path, as --dataset npz:PATH. Files that have changed have another digest.",
     )
     own_data.canonical(f"npz:{there}")  # as `verify --dataset` does
     assert says(store, label) == (False, "all 4 stored cells follow")
