@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 
@@ -34,9 +35,12 @@ from bench.contract.toy import (
     toy_task,
     train,
 )
+from bench.contract.traced import traced
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
+from bench.simulation.graphs import Graphs
+from bench.simulation.task import Task
 
 _ON_CLIENTS = ("local_loss", "local_update", "personal_model", "trained")
 _IN_ROUNDS = (
@@ -480,6 +484,24 @@ def hooks_compute_where_their_tensors_are(case: Case, engine: str) -> str | None
         task = toy_task(**case.settings(device=pretended_gpu.NAME, dtype=torch.float32, engine=engine, local_epochs=1))
         case.method.deploy(task, train(case.method, task), _everyone(task))
     return None
+
+
+@_every_method()
+def captured_blocks_give_the_same(case: Case) -> str | None:
+    """What a GPU replays as a graph, without Python, gives the same numbers."""
+    small = {"sizes": (12,) * 3, "local_epochs": None, "local_steps": 2, "rounds": 4, "dtype": torch.float32}
+    task, graphs = toy_task(**{**small, **case.settings(), "engine": "vectorised"}), Graphs(traced, least_left=0)
+    at_once = property(lambda task: task.engine == "vectorised")  # clusters, too, as on a GPU
+    with mock.patch.object(Graphs, "broken", ""), mock.patch.object(Task, "trains_models_at_once", at_once):
+        found = difference(train(case.method, replace(task, graphs=graphs)), train(case.method, task))
+    _require(
+        not found and "its graph gives other numbers" not in graphs.not_captured.values(),
+        f"{found or 'numbers differ'} where the steps of clients are replayed as a GPU replays them, without Python; keep what "
+        f"changes from round to round in the state, nothing on self or in the module, so look at "
+        f"{hooks_in_words(case, *_ON_CLIENTS)}.",
+    )
+    why = "; ".join(f"{hook}: {reason}" for hook, reason in graphs.not_captured.items())
+    return f"not replayed on a GPU, and so slower there: {why}" if why else None
 
 
 @_every_method()

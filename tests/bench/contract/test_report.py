@@ -12,6 +12,7 @@ from bench.contract.checks import (
     Check,
     Violation,
     both_engines_agree,
+    captured_blocks_give_the_same,
     divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
     hooks_compute_where_their_tensors_are,
@@ -383,6 +384,34 @@ def test_state_that_changes_its_type_is_named_where_traffic_differs(lab):
         "server.seen begins as torch.float32 and becomes torch.float64, but state keeps its types: make it from a param"
         in found(lab(text), what_a_run_costs_is_known_before)
     )
+
+
+def test_what_changes_outside_the_state_is_found_where_a_gpu_replays_steps_without_python(lab):
+    counting = (
+        "seen = [0]\n\n\n@registered"
+        + """
+    def server_step(self, task, params, server, update, cohort):
+        seen[0] += 1
+        return tree.add(params, update["delta"]), server
+"""
+    )
+    begin, end = counting.split("@registered")
+    text = (
+        RIGHT.replace("@registered", f"{begin}@registered", 1).replace("self.strength * drift", "seen[0] * drift") + end
+    )
+    sentence = found(lab(text), captured_blocks_give_the_same)
+    assert sentence.startswith("FAILED: What a GPU replays as a graph, without Python, gives the same numbers: ")
+    assert "nothing on self or in the module, so look at local_loss in mylab/algorithms/fedmine.py" in sentence
+
+
+def test_a_hook_that_waits_for_a_number_is_said_to_be_slower_on_a_gpu(lab):
+    text = RIGHT.replace(
+        "self.strength * drift", "float(view.settings.lr) * drift if view.params['linear1.bias'].sum() else 0"
+    )
+    sentence = found(lab(text), captured_blocks_give_the_same)
+    assert sentence.startswith(
+        "ok: What a GPU replays as a graph, without Python, gives the same numbers; not replayed"
+    ), sentence
 
 
 def test_a_delta_of_half_precision_is_added_to_params(lab):

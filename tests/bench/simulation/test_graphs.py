@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 import torch
 
-import algorithms
 from algorithms.fedavg import FedAvg
 from algorithms.shared import tree
 from bench.contract.toy import assert_equal, toy_task, train
@@ -53,19 +52,6 @@ def test_hooks_that_read_the_round_are_not_captured(name):
     train_both(toy_method(name), graphs)
     assert graphs.num_captured == 0
     assert [*graphs.not_captured.values()] == ["it reads the round"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", algorithms.REGISTRY)
-def test_blocks_of_every_method_are_tensor_operations_alone_which_give_its_numbers(name, monkeypatch):
-    """The precondition of graphs: nothing in a block waits, or depends on a value. Clusters train at once, as on a GPU."""
-    monkeypatch.setattr("algorithms.shared.calibration._LEAST_STEPS", 20)
-    monkeypatch.setattr(Task, "trains_models_at_once", property(lambda task: task.engine == "vectorised"))
-    graphs, method = of_traced(), toy_method(name)
-    task = toy_task(**{**ONE_BLOCK, "dtype": torch.float32, **settings_for(name)})
-    assert_equal(train(method, replace(task, graphs=graphs)), train(method, task))
-    assert {*graphs.not_captured.values()} <= {"it reads the round"}
-    assert graphs.num_captured or graphs.not_captured, "it trains without the engine"
 
 
 def test_where_some_clients_train_in_a_round_a_block_is_captured_when_it_comes_again():
