@@ -20,7 +20,7 @@ from reports.tables import agreement, report
 from reports.tables.aggregate import contest_keys
 
 PAPER = "paper"
-PLAYED = ("done", "diverged")  # status of runs that have reached their end
+ENDED = ("done", "diverged")  # status of runs that have reached their end
 
 
 @dataclass(frozen=True)
