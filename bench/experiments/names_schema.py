@@ -60,6 +60,7 @@ class Printed(Part):
         best_other: heading of one column for the best of all that are not the paper's own methods; "" for a column of each.
         std: whether stds are printed; none for as in the paper's others.
         bold: what is bold in this table, as in `bench.published.printing`; none for what is in the paper's others.
+        italics: whether cells that do not differ significantly from the best are in italics, as in the style check.
         where: what cells are of where their names do not say it, a clause of the caption at all budgets.
         caption: what the published caption says besides, in a sentence; left out at budgets other than the paper's.
     """
@@ -72,6 +73,7 @@ class Printed(Part):
     best_other: str = ""
     std: bool | None = None
     bold: Literal["best", "own", "none"] | None = None
+    italics: bool = False
     where: str = ""
     caption: str = ""
 

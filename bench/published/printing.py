@@ -17,6 +17,7 @@ class Printing:
         gains: whether a gain over the base stands behind, with an arrow.
         bold: the "best" of those that compete; of the paper's "own" methods all that no other is ahead of, else the best of
             the others; or "none".
+        italics: whether cells that do not differ significantly from the best are in italics.
     """
 
     digits: int = 1
@@ -25,6 +26,7 @@ class Printing:
     std: bool = True
     gains: bool = False
     bold: Literal["best", "own", "none"] = "best"
+    italics: bool = False
 
     def about_bold(self, own: Sequence[str]) -> str:
         """What bold means; "" where it is the best.
@@ -58,4 +60,6 @@ def printing_of(grid: Mapping[str, Any]) -> Printing:
     own."""
     reproduces, printed = grid["reproduces"], printed_of(grid)
     printing = PRINTING.get(reproduces["paper"], Printing()) if reproduces else Printing()
-    return replace(printing, **{key: printed[key] for key in ("bold", "std") if printed.get(key) is not None})
+    return replace(
+        printing, **{key: printed[key] for key in ("bold", "std", "italics") if printed.get(key) is not None}
+    )

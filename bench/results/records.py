@@ -310,6 +310,7 @@ class StoredPrinted(TypedDict, total=False):
     names: dict[str, dict[str, str]]
     without: dict[str, list[Any]]
     bold: Literal["best", "own", "none"]
+    italics: bool
     caption: str
 
 

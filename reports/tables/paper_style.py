@@ -18,6 +18,7 @@ from reports.tables.aggregate import (
     compared_keys,
     competitors_of,
     contest_keys,
+    contest_name,
     label,
     row_keys,
     split_of,
@@ -37,7 +38,7 @@ from reports.tables.layout import (
 )
 from reports.tables.names import Name, Names
 from reports.tables.report import Report
-from reports.tables.significance import competitors, mark_best, merits
+from reports.tables.significance import about_italics, competitors, mark_best, merits
 from reports.tables.tuning_notes import search_in_words
 
 _MARKS, _ABSENT = "†‡§¶", "–"
@@ -151,6 +152,8 @@ def _facts(report: Report, tables: Sequence[Table], grid: StoredGrid, printing: 
         parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
         if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):
             bold = printing.about_bold(_own_methods(cells, tables[0].names, grid))
+        if any(cell and cell.not_significant for table in tables for row in table.rows for cell in row.cells):
+            parts.append(about_italics(cells, contest_name(grid), _against(grid)))
     elif grid["report"]["measured"]["kind"] != "dataset-sizes":
         parts = [_over_seeds(cells, grid, std=True)]
     if chosen_on := " and ".join(_chosen_on(name, grid) for name in cells["chosen_on"].unique() if name):
@@ -202,6 +205,12 @@ def _clause(text: str) -> str:
 def _chosen_on(split: str, grid: StoredGrid) -> str:
     searched = search_in_words(grid) if split == "validation" else ""
     return f"the {split} split" + f" ({searched})" * bool(searched)
+
+
+def _against(grid: StoredGrid) -> str:
+    """The name of what all others are tested against; "" for the best of their row."""
+    against = grid["report"].get("against")
+    return Names.of_grid(grid).setting(against).plain if against else ""
 
 
 def _own(grid: StoredGrid) -> list[str]:
@@ -338,11 +347,14 @@ def _bold(cells: pd.DataFrame, grid: StoredGrid, printing: Printing) -> pd.Serie
 def _show(cell: Any, printing: Printing, names: Names) -> Cell:
     about = METRICS[cell.metric]
     runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
+    is_italic = printing.italics and bool(cell.not_significant) and not cell.bold
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
     if cell.studies:  # no paper prints a median of studies, so it has the form of the style check
         median = None if np.isnan(cell.mean) else cell.mean
-        return Cell(measured(cell, printing.digits), limits, best=cell.bold, mean=median, runs=runs)
+        return Cell(
+            measured(cell, printing.digits), limits, best=cell.bold, mean=median, not_significant=is_italic, runs=runs
+        )
     sign = "%" * (printing.percent and not about.relative and about.is_share)
     text, std = with_std(cell.metric, cell.mean, cell.std, printing.digits)
     text += sign
@@ -350,4 +362,4 @@ def _show(cell: Any, printing: Printing, names: Names) -> Cell:
         text += f"{printing.between}{std}{sign}"
     if printing.gains and about.is_share and not np.isnan(cell.gain):
         text += f" ({'↑' if cell.gain >= 0 else '↓'} {abs(cell.gain):.{printing.digits}f})"
-    return Cell(text + which_seeds(cell), limits, best=cell.bold, mean=cell.mean, runs=runs)
+    return Cell(text + which_seeds(cell), limits, best=cell.bold, mean=cell.mean, not_significant=is_italic, runs=runs)

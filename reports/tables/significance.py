@@ -147,6 +147,15 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
     )
 
 
+def about_italics(cells: pd.DataFrame, contest: str = "row", against: str = "") -> str:
+    """What italics mean, as a clause of a caption; arguments as in `footnotes`."""
+    pairs = cells.loc[cells["p_value"].notna(), "pairs"]
+    seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
+    runs = "studies" if cells["studies"].any() else "seeds"
+    of = against or f"the best of the {contest}"
+    return f"italics: not significantly different from {of} (paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g})"
+
+
 def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
     """Two-sided p-values [rivals] of scores [rivals, seeds]: 1 if all scores are equal, 0 if all differ by one constant.
 

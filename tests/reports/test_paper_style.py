@@ -448,6 +448,22 @@ def paper_of(store) -> list[str]:
     return [re.sub(" +", " ", line) for line in text.splitlines() if line and not line.startswith("|:")]
 
 
+def test_a_grid_may_print_what_does_not_differ_significantly_in_italics(store):
+    store.reproduces = None
+    scores = {"fedavg": [0.4, 0.41, 0.4], "fedprox": [0.5, 0.7, 0.6], "moon": [0.61, 0.62, 0.64]}
+    for name, accuracies in scores.items():
+        store.add("cifar10 label-2", name, accuracies)
+    plain = "| CIFAR-10 | #C = 2 | 40.3±0.5 | 60.0±8.2 | **62.3±1.2** |"
+    said = (
+        "italics: not significantly different from the best of the row (paired t-test over 3 seeds, Holm's correction"
+    )
+    table = paper_of(store)
+    assert table[2] == plain and "italics" not in table[-1]
+    store.report |= {"printed": {"italics": True}}
+    table = paper_of(store)
+    assert table[2] == plain.replace("60.0±8.2", "_60.0±8.2_") and said in table[-1]
+
+
 def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_say_no_std(store):
     store.reproduces = {"paper": "fedcat", "table": 1}
     store.add("cifar10 label-2", "fedavg", [0.5321] * 3).add("cifar10 label-2", "moon", [0.5324] * 3)
