@@ -152,8 +152,8 @@ def about_italics(cells: pd.DataFrame, contest: str = "row", against: str = "") 
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     runs = "studies" if cells["studies"].any() else "seeds"
-    of = against or f"the best of the {contest}"
-    return f"italics: not significantly different from {of} (paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g})"
+    test = f"paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g}"
+    return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test})"
 
 
 def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:

@@ -411,7 +411,9 @@ def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rou
     check = api.render(store.folder, "small_table", "paper")
     assert re.search(rf"; mean±std .* \(0, 1, 2\); {said}budget paper\.\n", check)
     store.add("cifar10 label-2", "fedprox", [0.5] * 3, config={"rounds": 3})
-    assert "40 clients; " in paper_of(store)[-1] and "rounds" not in paper_of(store)[-1].replace("last round", "")
+    assert re.search(r" 40 clients, \d+ rounds \(FedProx 3\); ", paper_of(store)[-1])
+    store.add("cifar10 label-3", "fedprox", [0.5] * 3, config={"rounds": 5})
+    assert " 40 clients; " in paper_of(store)[-1] and "rounds" not in paper_of(store)[-1].replace("last round", "")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ RENAMED = {
     "like_best": "not_significant",
     r"like\_best": r"not\_significant",
     r"10\textasciicircum{}6": "$10^{6}$",
-    "; budget paper": "; mlp, 20 clients, 5 local epochs; budget paper",  # what all cells share is said since then
+    # What all cells share is said since then.
+    "; budget paper": "; mlp, 20 clients, 10 rounds (fedconcat 15, fedconcat-id 15), 5 local epochs; budget paper",
     "not distinguishable from the best of the row, by the two-sided paired t-test over the same 3 seeds at level 0.05 with "
     "Holm's correction for the rivals of the row; that the best was found on the same seeds is not corrected for, so that more "
     "than ": (
