@@ -1,18 +1,18 @@
-"""A hook of hatchling: a wheel that is built in a clone holds its commit, which records of the installed command then name."""
+"""A hook of hatchling: what is built in a clone holds its commit, which records of the installed command then name."""
 
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-PACKAGES = ("algorithms", "bench", "datasets", "reports", "search_spaces")
-
 
 class CommitInWheel(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        commit = commit_of(Path(self.root))
+        packages = self.metadata.config["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        commit = commit_of(Path(self.root), packages)
         if commit and version != "editable":
             self._folder = tempfile.TemporaryDirectory()
             file = Path(self._folder.name, "commit.txt")
@@ -20,8 +20,8 @@ class CommitInWheel(BuildHookInterface):
             build_data["force_include"][str(file)] = "bench/commit.txt"
 
 
-def commit_of(root: Path) -> str:
-    """The commit of a clone, with "-dirty" where what goes into the wheel is changed or not committed; "" if there is none."""
+def commit_of(root: Path, packages: Sequence[str]) -> str:
+    """The commit of a clone, with "-dirty" where one of the packages is changed or not committed; "" if there is none."""
 
     def git(*words: str) -> str:
         try:
@@ -34,4 +34,4 @@ def commit_of(root: Path) -> str:
     if Path(git("rev-parse", "--show-toplevel") or "/").resolve() != root.resolve():
         return ""  # a repository that only surrounds it
     commit = git("rev-parse", "--verify", "HEAD")
-    return commit and commit + "-dirty" * bool(git("status", "--porcelain", "--", *PACKAGES))
+    return commit and commit + "-dirty" * bool(git("status", "--porcelain", "--", *packages))

@@ -82,7 +82,7 @@ def describe(
         if data_dir:
             selection = select_cells(spec, locate(spec, selection.selected, data_dir).facts)
         cells = selection.selected
-        warn_of_rounds(cells, of)
+        warn_of_rounds(cells, of, spec.overrides)
         store = Store(configs or results_dir)
         name_damaged(store)
         at_once = Machines(Resources()).at_once

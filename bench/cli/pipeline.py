@@ -7,9 +7,10 @@ import os
 import secrets
 import shlex
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -53,7 +54,7 @@ def run_experiment(
         spec = as_stored(spec, store)
         check_name(spec, store)
         selection = select_cells(spec)
-        warn_of_rounds(selection.selected, spec.grid)
+        warn_of_rounds(selection.selected, spec.grid, spec.overrides)
         check_engine(options.engine, selection.selected)
         searches = _searches(selection, spec)
         images = locate(spec, selection.selected, options.data_dir)
@@ -337,28 +338,31 @@ def warn_of_seeds(spec: ExperimentSpec) -> None:
         warn(f"Budget {spec.budget}: seed{'s' * (len(here) > 1)} {own} alone; the grid has {all_}.")
 
 
-def warn_of_rounds(cells: Iterable[Cell], grid: GridSpec) -> None:
-    """Says which methods of a user's grid train rounds of their own, of which nobody has set the number, beside others that
-    train as many as the grid says: they may exchange several times as much."""
+def warn_of_rounds(cells: Iterable[Cell], grid: GridSpec, overrides: Mapping[str, Any]) -> None:
+    """Says which methods train more rounds than others on the same data because their stages have rounds of their own, of which
+    nobody has set all: they may exchange several times as much. Grids of the harness set them, unless `rounds` is replaced."""
     from dataclasses import fields
 
     from algorithms.shared.wrapper import Wrapper
     from bench.simulation.build import build_algorithm
 
-    usual, own = set[int](), dict[str, tuple[int, list[str]]]()
-    for config in [cell.config for cell in cells] if grid.source else ():
-        method = build_algorithm(config.algorithm)
+    if not grid.source and "rounds" not in overrides:
+        return
+    usual, own = defaultdict[Any, set[int]](set), dict[Any, tuple[int, str]]()
+    for config in (cell.config for cell in cells if cell.config.partition != "none"):
+        method, spec, data = build_algorithm(config.algorithm), config.algorithm, (config.dataset, config.partition)
         while isinstance(method, Wrapper):
-            method = method.base
+            method, spec = method.base, spec["base"]
         options = [option for option in fields(method) if option.name.endswith("_rounds")]
         if method.num_rounds(config.model_copy(update={"rounds": config.rounds + 1})) > config.rounds:
-            usual.add(config.rounds)
-        elif all(getattr(method, option.name) == option.default for option in options):
-            own[config.algorithm["name"]] = config.rounds, [option.name for option in options]
-    for name, (rounds, options) in own.items():
-        if len(usual) == 1 and rounds not in usual:
-            warn(
-                f"{name} trains {rounds:,} rounds of its own, the others {min(usual):,}. For equal terms, set "
-                f"{' and '.join(options)} by a condition of the grid, so that `describe` says about equal MB per client "
-                "(docs/own-grid.md)."
-            )
+            usual[data].add(config.rounds)
+        elif any(getattr(method, option.name) == option.default for option in options):
+            own[spec["name"], data] = config.rounds, " and ".join(option.name for option in options)
+    found = {
+        f"{name} trains {rounds:,} rounds of its own, and others at most {max(usual[data]):,}. For equal terms, set {options} by "
+        "a condition of the grid, so that `describe` says about equal MB per client (docs/own-grid.md)."
+        for (name, data), (rounds, options) in own.items()
+        if rounds > max(usual[data], default=rounds)
+    }
+    for line in sorted(found):
+        warn(line)

@@ -1,5 +1,6 @@
 """`verify`: trains runs of a results directory again, and compares."""
 
+import contextlib
 import secrets
 import time
 from collections import Counter
@@ -254,14 +255,17 @@ def _verify(
     writing: _Writing,
 ) -> list[tuple[str, str]]:
     """Trains runs again, says what came out of each copy, and writes it; returns the method and the result of each."""
+    from bench.errors import StoreError
     from bench.execution.verification import Verifier
     from bench.references import without_digest
+    from bench.results import verified as verdicts_of_file
     from bench.results.verified import CONFIRMED, DIFFERS
     from bench.tuning.audit import stops_of_searches
 
     verifier = Verifier(stores, data_dir and data_dir.absolute(), limits, tolerance)
     stops = {store.folder: stops_of_searches(store) for store in stores}
-    results = []
+    results: list[tuple[str, str]] = []
+    unwritten: dict[str, Any] = {}  # while another program has the folder of the file
     for run, copies in runs.items():
         verdicts = []
         for store in copies:
@@ -275,12 +279,18 @@ def _verify(
             results.append((method, verdict.result))
             verdicts.append((verdict, store, config))
         if writing.file and verdicts:  # of several copies the one that differs, so that no other one hides it
-            _write(run, *max(verdicts, key=lambda one: (one[0].result == DIFFERS, one[0].result in CONFIRMED)), writing)
+            told = max(verdicts, key=lambda one: (one[0].result == DIFFERS, one[0].result in CONFIRMED))
+            unwritten[run] = _for_boards(run, *told, writing)
+            with contextlib.suppress(StoreError):  # the next run tries again
+                verdicts_of_file.write(writing.file, unwritten)
+                unwritten = {}
+    if writing.file and unwritten:
+        verdicts_of_file.write(writing.file, unwritten)
     return results
 
 
-def _write(run: str, verdict: "Verdict", store: "Store", config: "Config", writing: _Writing) -> None:
-    """Adds what came out for a run to the file for boards."""
+def _for_boards(run: str, verdict: "Verdict", store: "Store", config: "Config", writing: _Writing) -> dict[str, Any]:
+    """What the file for boards says of a run."""
     from bench.config.code_version import facts_of
     from bench.results import verified
 
@@ -291,7 +301,7 @@ def _write(run: str, verdict: "Verdict", store: "Store", config: "Config", writi
     about: dict[str, Any] = {"by": writing.author, "when": time.strftime("%Y-%m-%d"), "code": code}
     about |= {} if writing.seed is None else {"seed": writing.seed}
     numbers = {"result": verdict.result, "rounds": verdict.rounds, "of": verdict.of, **verdict.numbers}
-    verified.write(writing.file, {run: {**numbers, **about, "files": verified.digest_of(store, run)}})
+    return {**numbers, **about, "files": verified.digest_of(store, run)}
 
 
 def _say_facts(runs: "Drawn") -> None:

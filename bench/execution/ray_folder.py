@@ -58,7 +58,8 @@ def _make(place: Path) -> tuple[Path, int]:
                 f"path has at most {_LONGEST - _RANDOM - len(PREFIX) - 1} characters."
             ) from error
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(OSError):  # of a file system that locks no folders
+            fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
         os.close(lock)  # another driver has taken it for one of a killed driver

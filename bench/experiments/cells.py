@@ -133,9 +133,9 @@ def select(cells: list[Cell], only: Mapping[str, Sequence[Any]], refused: Sequen
 
 
 def _selected_by(point: _Point, key: str) -> Any:
-    """What `--only` calls the value of a setting: a method inside another by its name, whatever its options."""
+    """What `--only` calls the value of a setting: a method inside another by its name. Nothing is selected by lists."""
     value = point.setting(key)
-    return value["name"] if isinstance(value, Mapping) else value
+    return value.get("name") if isinstance(value, Mapping) else None if isinstance(value, list) else value
 
 
 def _elsewhere(value: Any, points: Sequence[_Point]) -> str:

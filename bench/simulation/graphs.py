@@ -28,6 +28,7 @@ from algorithms.shared.types import ClientOutputs, ClientView, OnClient
 from bench.profiling import is_out_of_memory
 from bench.simulation.engines import Block, Clients, run_block
 
+READS_ROUND = "it reads the round"  # why blocks of a hook are not captured
 _SHARED = ("params", "buffers", "server")  # the tensors that all clients of a round share, if there are such
 
 
@@ -154,7 +155,7 @@ class Graphs:
             outcome = run_block(task, _noting(fn, rounds_read), block, shared)
         is_new = known is None
         if rounds_read or (waits and not is_new):  # at the first run, libraries may wait once
-            self._give_up(name, "it reads the round" if rounds_read else "the host waits for the GPU in it")
+            self._give_up(name, READS_ROUND if rounds_read else "the host waits for the GPU in it")
             return outcome
         comes_at_once = shared["settings"].participation == 1 and not self._changes(name, round)
         known = known or _Known(name, round)

@@ -42,6 +42,7 @@ from reports.tables.published_comparison import (
 from reports.tables.records import Records, distinct_runs, ended_runs
 from reports.tables.versions import footnotes as version_notes
 
+_STAGES = {"encoder_rounds", "phase_rounds"}  # options of methods whose rounds are not those that the grid says
 ROUNDS_OF = {
     "last": "at the last round",
     "best": "at the best round, found on the split itself",
@@ -250,14 +251,16 @@ def in_common(grid: StoredGrid) -> str:
 
 
 def _rounds(grid: StoredGrid, names: Names) -> str:
-    """The rounds of most methods, and those of the others by name; "" where a method has several numbers of rounds."""
-    of = defaultdict[str, set[int]](set)
+    """The rounds of most methods that train as many as the grid says, and those of the others by name; "" where a method has
+    several numbers of rounds."""
+    of, as_said = defaultdict[str, set[int]](set), list[int]()
     for cell in grid["cells"]:
         if cell["config"]["partition"] != "none":
             of[cell["algorithm"]].add(cell["config"]["rounds"])
+            as_said += [cell["config"]["rounds"]] * (not _STAGES & cell["config"]["algorithm"].keys())
     if not of or any(len(rounds) > 1 for rounds in of.values()):
         return ""
-    ((usual, _),) = Counter(number for rounds in of.values() for number in rounds).most_common(1)
+    ((usual, _),) = Counter(as_said or [min(rounds) for rounds in of.values()]).most_common(1)
     others = [
         f"{names.value('algorithm', name).plain} {min(rounds):,}" for name, rounds in of.items() if usual not in rounds
     ]

@@ -1,7 +1,6 @@
 """What every method must do, on every engine (`bench/contract`). A new method is tested by being in the registry."""
 
 import dataclasses
-import re
 
 import pytest
 import torch
@@ -78,7 +77,7 @@ def test_every_method_keeps_the_contract(key, check):
         pytest.skip("it trains models that it names, here without batch norm; with it: test_fedconcat.py")
     told = check(case)
     if check.function is captured_blocks_give_the_same:
-        assert all(why == "it reads the round" for why in re.findall(r"\w+: ([^:;]+)(?:;|$)", told or ""))
+        assert told is None or told.startswith("not tried, ") or told.endswith(" reads the round"), "it waits"
 
 
 DEPLOYING = [

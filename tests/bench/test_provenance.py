@@ -66,11 +66,12 @@ def test_a_commit_is_dirty_only_if_a_file_of_the_run_is_changed(repository):
 
 def test_installed_code_has_the_commit_of_the_clone_in_which_its_wheel_was_built(repository, tmp_path, monkeypatch):
     commit = git(repository, "rev-parse", "HEAD")
-    assert commit_of(repository) == commit and not commit_of(repository / "methods") and not commit_of(tmp_path)
+    assert commit_of(repository, ["bench"]) == commit
+    assert not commit_of(repository / "methods", ["bench"]) and not commit_of(tmp_path, ["bench"])
     (repository / "docs" / "text.md").write_text("Other words.\n")
-    assert commit_of(repository) == commit, "not in the wheel"
+    assert commit_of(repository, ["bench"]) == commit, "not in the wheel"
     (repository / "bench" / "new.py").write_text("")
-    assert commit_of(repository) == f"{commit}-dirty"
+    assert commit_of(repository, ["bench"]) == f"{commit}-dirty"
     (tmp_path / "site" / "bench").mkdir(parents=True)
     monkeypatch.setattr(provenance, "_HERE", tmp_path / "site" / "bench" / "provenance.py")
     method = tmp_path / "site" / "method.py"

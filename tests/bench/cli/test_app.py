@@ -758,7 +758,7 @@ def test_rounds_of_stages_that_nobody_has_set_are_told_beside_those_of_others(be
     (tmp_path / "mine.yaml").write_text(json.dumps(content))
     for command in (["describe"], ["run", "--dry-run"]):
         code, text = bench(*command, "--grid", str(tmp_path / "mine.yaml"))
-        told = "fedconcat trains 231 rounds of its own, the others 6. For equal terms, set encoder_rounds and classifier_rounds"
+        told = "fedconcat trains 231 rounds of its own, and others at most 6. For equal terms, set encoder_rounds and "
         assert code == 0 and (told in " ".join(text.split())) is is_told
     grid = load_grid(str(tmp_path / "mine.yaml"))
     stored = to_json(grid, "full", {}, expand(grid, "full"))

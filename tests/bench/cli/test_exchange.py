@@ -169,3 +169,4 @@ def test_a_stored_grid_is_named_by_either_suffix_of_its_file():
     assert [stored_name(f"mine.{suffix}", None)[0] for suffix in ("yaml", "yml")] == ["mine", "mine"]
     assert stored_name("a@b/mine.yaml", None) == ("mine", None)
     assert stored_name("a@b/mine.yaml@small", None) == stored_name("mine@small", None) == ("mine", "small")
+    assert stored_name("mine@half@a", None) == ("mine", "half@a"), "as it is stored"

@@ -816,8 +816,9 @@ def test_a_method_inside_another_is_selected_by_its_name_and_a_list_never(grid_o
     assert select(cells, {"base": ["moon"]}) == cells
     with pytest.raises(ConfigError, match=r"No cell has base=fedavg\. The cells have: moon"):
         select(cells, {"base": ["fedavg"]})
-    with pytest.raises(ConfigError, match="No cell has callbacks=per-class-accuracy"):
-        select(cells, {"callbacks": ["per-class-accuracy"]})
+    for key in ("callbacks", "versions"):
+        with pytest.raises(ConfigError, match=f"No cell has a {key}|Unknown setting '{key}'"):
+            select(cells, {key: ["per-class-accuracy"]})
 
 
 def test_select_matches_settings_and_method_options(grid_of):
