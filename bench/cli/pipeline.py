@@ -359,8 +359,8 @@ def warn_of_rounds(cells: Iterable[Cell], grid: GridSpec, overrides: Mapping[str
         elif any(getattr(method, option.name) == option.default for option in options):
             own[spec["name"], data] = config.rounds, " and ".join(option.name for option in options)
     found = {
-        f"{name} trains {rounds:,} rounds of its own, and others at most {max(usual[data]):,}. For equal terms, set {options} by "
-        "a condition of the grid, so that `describe` says about equal MB per client (docs/own-grid.md)."
+        f"{name} trains {rounds:,} rounds of its own, and others at most {max(usual[data]):,}. For equal terms, set "
+        f"{options} by a condition of the grid, so that `describe` says about equal MB per client (docs/own-grid.md)."
         for (name, data), (rounds, options) in own.items()
         if rounds > max(usual[data], default=rounds)
     }
