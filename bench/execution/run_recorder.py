@@ -148,7 +148,7 @@ class JobRecorder:
             self._tracker.reported(job.id, report.rows)
         if report.rows and not report.is_last:
             self.store.append(job.id, report.rows)
-            self.callback.on_progress(job, report.rows[-1]["examples"])
+            self.callback.on_progress(job, report.rows[-1].get("examples", 0))
 
     def postpone(self, job: Job) -> None:
         """A job that has begun is to be trained once more."""
