@@ -56,10 +56,10 @@ def run_experiment(
         selection = select_cells(spec)
         warn_of_rounds(selection.selected, spec.grid, spec.overrides)
         check_engine(options.engine, selection.selected)
-        searches = _searches(selection, spec)
+        searches = _searches(selection, spec, store)
         images = locate(spec, selection.selected, options.data_dir)
         if (fitted := fit_to_images(selection, spec, images)) is not selection:
-            selection, searches = fitted, _searches(fitted, spec)
+            selection, searches = fitted, _searches(fitted, spec, store)
         _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
         if searches:
             _warn_unsearched(selection, searches, spec)
@@ -167,13 +167,18 @@ def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: Ex
             warn(sentence)
 
 
-def _searches(selection: Selection, spec: ExperimentSpec) -> dict[str, Search]:
-    """The searches of cells whose images are not known to be absent; {} of an experiment that is not tuned."""
+def _searches(selection: Selection, spec: ExperimentSpec, store: Store) -> dict[str, Search]:
+    """The searches of cells whose images are not known to be absent, in the form in which the store has begun them; {} of an
+    experiment that is not tuned."""
     if not spec.tuning:
         return {}
     from bench.tuning import select
 
-    return select.searches_of(spec, selection.selected)
+    found = select.searches_of(spec, selection.selected)
+    return {
+        place: next((form for form in search.forms if store.search(form.name)), search)
+        for place, search in found.items()
+    }
 
 
 def _run(

@@ -93,7 +93,7 @@ class Search:
 
     @property
     def forms(self) -> tuple["Search", ...]:
-        """This search, and what it was before draws were shared."""
+        """This search, and what it was before draws were shared: what was begun so goes on so."""
         of_before = self.searcher == "random" and not self.of_study
         return (self, *[replace(self, shares_draws=False)] * of_before)
 
