@@ -258,8 +258,7 @@ def _verify(
     from bench.errors import StoreError
     from bench.execution.verification import Verifier
     from bench.references import without_digest
-    from bench.results import verified as verdicts_of_file
-    from bench.results.verified import CONFIRMED, DIFFERS
+    from bench.results import verified
     from bench.tuning.audit import stops_of_searches
 
     verifier = Verifier(stores, data_dir and data_dir.absolute(), limits, tolerance)
@@ -279,13 +278,15 @@ def _verify(
             results.append((method, verdict.result))
             verdicts.append((verdict, store, config))
         if writing.file and verdicts:  # of several copies the one that differs, so that no other one hides it
-            told = max(verdicts, key=lambda one: (one[0].result == DIFFERS, one[0].result in CONFIRMED))
+            told = max(
+                verdicts, key=lambda one: (one[0].result == verified.DIFFERS, one[0].result in verified.CONFIRMED)
+            )
             unwritten[run] = _for_boards(run, *told, writing)
             with contextlib.suppress(StoreError):  # the next run tries again
-                verdicts_of_file.write(writing.file, unwritten)
+                verified.write(writing.file, unwritten)
                 unwritten = {}
     if writing.file and unwritten:
-        verdicts_of_file.write(writing.file, unwritten)
+        verified.write(writing.file, unwritten)
     return results
 
 

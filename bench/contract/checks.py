@@ -39,7 +39,7 @@ from bench.contract.traced import traced
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
-from bench.simulation.graphs import READS_ROUND, Graphs
+from bench.simulation.graphs import GIVES_OTHERS, READS_ROUND, Graphs
 from bench.simulation.task import Task
 
 _ON_CLIENTS = ("local_loss", "local_update", "personal_model", "trained")
@@ -495,7 +495,7 @@ def captured_blocks_give_the_same(case: Case) -> str | None:
     with mock.patch.object(Graphs, "broken", ""), mock.patch.object(Task, "trains_models_at_once", at_once):
         found = difference(train(case.method, replace(task, graphs=graphs)), train(case.method, task))
     _require(
-        not found and "its graph gives other numbers" not in graphs.not_captured.values(),
+        not found and GIVES_OTHERS not in graphs.not_captured.values(),
         f"{found or 'numbers differ'} where the steps of clients are replayed as a GPU replays them, without Python; keep what "
         f"changes from round to round in the state, nothing on self or in the module, so look at "
         f"{hooks_in_words(case, *_ON_CLIENTS)}.",
@@ -503,7 +503,7 @@ def captured_blocks_give_the_same(case: Case) -> str | None:
     if not graphs.not_captured:
         return None if graphs.num_proven else "not tried, because no block of clients comes again on the toy tasks"
     reads = READS_ROUND in graphs.not_captured.values()
-    why = "reads the round" if reads else "makes numbers of tensors (int(), float(), .item(), or if)"
+    why = "reads the round" if reads else "cannot be captured, as if it makes a number of a tensor (int(), .item(), if)"
     return f"not replayed on a GPU, and so slower there, because {hooks_in_words(case, *_ON_CLIENTS)} {why}"
 
 

@@ -28,7 +28,7 @@ from algorithms.shared.types import ClientOutputs, ClientView, OnClient
 from bench.profiling import is_out_of_memory
 from bench.simulation.engines import Block, Clients, run_block
 
-READS_ROUND = "it reads the round"  # why blocks of a hook are not captured
+READS_ROUND, GIVES_OTHERS = "it reads the round", "its graph gives other numbers"  # why blocks run as always
 _SHARED = ("params", "buffers", "server")  # the tensors that all clients of a round share, if there are such
 
 
@@ -175,7 +175,7 @@ class Graphs:
             known.is_proven = _equal(known.captured(inputs), outcome)
             self.num_proven += known.is_proven
             if not known.is_proven:
-                self._give_up(known.hook, "its graph gives other numbers")
+                self._give_up(known.hook, GIVES_OTHERS)
                 self.notes.append(f"{known.hook} runs without CUDA graphs, since one gave other numbers")
         return outcome
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import references
-from datasets import DataError, MissingData, check, digests, load, own_data
+from datasets import DataError, MissingData, check, digests, load, own_data, train_size_of
 from datasets.info import title_of
 from datasets.own_data import canonical
 from tests.datasets.test_loaders import random_images, write_folders, write_png
@@ -81,6 +81,13 @@ def test_arrays_are_named_by_the_bytes_of_their_file_and_not_by_its_name(tmp_pat
     shutil.copy(tmp_path / "one.npz", tmp_path / "two.npz")
     one, two = (canonical(f"npz:{tmp_path / name}.npz") for name in ("one", "two"))
     assert (title_of(one), title_of(two)) == ("one", "two") and references.hashed(one) == references.hashed(two)
+
+
+def test_the_images_of_a_folder_are_counted_once_it_is_loaded(leaves):
+    name = canonical(f"imagefolder:{leaves}")
+    assert train_size_of(name) is None and train_size_of("mnist") == 60_000
+    count = len(load(name, None).train.labels)
+    assert train_size_of(name) == count > 0
 
 
 def test_what_is_not_there_keeps_its_path_and_an_unknown_reference_is_told(tmp_path):

@@ -387,18 +387,16 @@ def test_state_that_changes_its_type_is_named_where_traffic_differs(lab):
 
 
 def test_what_changes_outside_the_state_is_found_where_a_gpu_replays_steps_without_python(lab):
-    counting = (
-        "seen = [0]\n\n\n@registered"
-        + """
+    hooks = """
+    def init_server(self, task, params):
+        seen[0] = 0  # so that each run begins alike
+        return {}
+
     def server_step(self, task, params, server, update, cohort):
         seen[0] += 1
         return tree.add(params, update["delta"]), server
 """
-    )
-    begin, end = counting.split("@registered")
-    text = (
-        RIGHT.replace("@registered", f"{begin}@registered", 1).replace("self.strength * drift", "seen[0] * drift") + end
-    )
+    text = RIGHT.replace("@registered", "seen = [0]\n\n\n@registered", 1).replace("self.strength", "seen[0]") + hooks
     sentence = found(lab(text), captured_blocks_give_the_same)
     assert sentence.startswith("FAILED: What a GPU replays as a graph, without Python, gives the same numbers: ")
     assert "nothing on self or in the module, so look at local_loss in mylab/algorithms/fedmine.py" in sentence
