@@ -165,7 +165,7 @@ def _numbers(one: set[str], other: set[str], differing: dict[str, str]) -> str:
 def _spread(values: pd.Series, ddof: int, signed: bool = False) -> str:
     if values.empty:
         return ""
-    mean = f"{values.mean() + 0.0:+.1f}" if signed else percent(values.mean())
+    mean = f"{values.mean():+z.1f}" if signed else percent(values.mean())
     return mean + (f"±{percent(values.std(ddof=ddof))}" if len(values) > 1 else "")
 
 

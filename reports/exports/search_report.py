@@ -14,6 +14,7 @@ from bench.tuning.study import Study
 from reports.exports import search_figures
 from reports.figures import lines as figures
 from reports.formats.csv import to_csv
+from reports.tables.layout import percent
 from reports.tables.names import Names
 
 
@@ -107,5 +108,5 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
 
 def _score(line: dict, seeds: int) -> str:
     """ "53.2±0.4", with the number of diverged seeds."""
-    number = f"{line['mean']:.1f}" + ("" if pd.isna(line["std"]) else f"±{line['std']:.1f}")
+    number = percent(line["mean"]) + ("" if pd.isna(line["std"]) else f"±{percent(line['std'])}")
     return number + (f", {line['diverged']} of {seeds} seeds diverged and count as 0" if line["diverged"] else "")

@@ -62,8 +62,9 @@ def render_all(reports: Mapping[str, Report]) -> str:
 def lines_of(report: Report) -> pd.DataFrame:
     """Numbers in percent, or the unit of a cost, with six decimals, empty if missing; read with `keep_default_na=False`.
 
-    Metrics of methods and callbacks that are not in percent have seven digits: they may be very small. Where seeds have not
-    reached a target, `missed` says how many of those that are done.
+    P-values, and metrics of methods and callbacks that are not in percent, have seven digits: they may be very small. Where
+    seeds have not reached a target, `missed` says how many of those that are done. Of studies `mean` is the median, with those
+    that have missed behind all others; `low`, `high` and `std` are of the others.
     """
     cells = pd.concat([report.cells, report.further_cells], ignore_index=True)
     cells = cells.assign(
@@ -76,13 +77,19 @@ def lines_of(report: Report) -> pd.DataFrame:
     own_axes = [key for key in axes if key not in _COLUMNS and key in cells]
     lacking = ["lacking"] if (cells["lacking"] != "").any() else []
     missed = ["missed"] if cells["missed"].any() else []
+    of_studies = ["studies", "low", "high"] if cells["studies"].any() else []
     gains = ["gain", "gain_std"] if cells["gain"].notna().any() else []
-    numbers = ["mean", "std", "p_value", "difference", *gains]
+    numbers = ["mean", "std", "difference", *gains, *of_studies[1:]]
     scalar = cells["metric"].map(lambda name: is_metric_name(name) and not METRICS[name].is_share)
-    exact = cells.loc[scalar, numbers].map(lambda value: float(f"{value:.7g}"))
+    exact = cells.loc[scalar, numbers].map(_seven_digits)
     cells[numbers] = cells[numbers].round(6)
     cells.loc[scalar, numbers] = exact
-    return cells[[*own_axes, *_COLUMNS, *gains, *lacking, *missed]]
+    cells["p_value"] = cells["p_value"].map(_seven_digits)
+    return cells[[*own_axes, *_COLUMNS, *gains, *of_studies, *lacking, *missed]]
+
+
+def _seven_digits(value: float) -> float:
+    return float(f"{value:.7g}")
 
 
 def render_standings(report: Report) -> str:

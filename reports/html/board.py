@@ -9,8 +9,8 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.figures.style import COLOURS, line_styles
 from reports.tables import robust
-from reports.tables.aggregate import compared_keys, competitors_of, contest_name
-from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
+from reports.tables.aggregate import compared_keys, competitors_of, contest_name, units_of
+from reports.tables.rankings import are_few, names_of_competitors, unit
 from reports.tables.report import Report
 
 _LEADERS = 6  # lines of profiles in colour
@@ -43,7 +43,7 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
     ]
     leaders, known = order[:_LEADERS], "low" in points[0]
-    intervals = f"lines are 95 % intervals{', too narrow, of few pairs' * (len(report.scores) < FEW_ROWS)}; " * known
+    intervals = f"lines are 95 % intervals{f', too narrow, of few {units_of(grid)}' * are_few(report.cells)}; " * known
     return [
         {
             "title": f"Mean ranks by {title}",

@@ -14,6 +14,7 @@ from bench.published.tolerances import rule
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Plans
+from reports.tables.layout import half_up
 from reports.tables.names import Names
 
 BEGIN, END = "<!-- reproduction: begin -->", "<!-- reproduction: end -->"
@@ -103,8 +104,9 @@ def _of_number(one: Measured) -> tuple[str, ...]:
     digits = one.published.digits
     measured, difference = "", ""
     if not math.isnan(one.mean):
-        measured = f"{one.mean:.{digits}f}" + ("" if math.isnan(one.std) else f"±{one.std:.{digits}f}")
-        difference = f"{one.difference:+.{digits}f}"
+        spread = "" if math.isnan(one.std) else f"±{half_up(one.std):.{digits}f}"
+        measured = f"{half_up(one.mean):.{digits}f}{spread}"
+        difference = f"{half_up(one.difference):+.{digits}f}"
     measured += f" ({one.diverged} diverged)" if one.diverged else ""
     seeds = f"{one.seeds} of {one.planned_seeds}"
     if one.settings < one.planned_settings:

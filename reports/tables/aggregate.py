@@ -101,8 +101,8 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent, or
         the unit of a cost; NaN unless the run is done and has the metric), missed (bool: the run is done and has not reached
         the target of the metric), lacking (why a run that is done does not have the metric, or ""),
-        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done, diverged, failed (bool),
-        stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
+        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`, and of a single round), done,
+        diverged, failed (bool), stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
         Of a relative metric there is no line of reference runs. Of a grid with studies a line is one study, see `_by_study`.
 
     Raises:
@@ -138,7 +138,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
                 "score": about.scale * score if done else float("nan"),
                 "missed": done and math.isnan(score),
                 "lacking": lacking,
-                "std_last10": about.scale * stds.get(metric, float("nan")),
+                "std_last10": about.scale * (stds.get(metric) or math.nan),  # 0 of a single round in early versions
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
@@ -195,6 +195,7 @@ def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> 
         run=("run", lambda ids: BETWEEN_RUNS.join(ids.dropna()) or None),
     )
     found["diverged"] &= found["ended"]
+    found["missed"] &= found["done"]
     found = found.drop(columns="ended").assign(failed=False).reset_index().rename(columns={"study": "seed"})
     choices = found.groupby(keys, sort=False)["choice"].transform(BETWEEN_CHOICES.join)
     return found.assign(choice=choices.where(choices.str.strip(BETWEEN_CHOICES) != "", ""))
@@ -213,12 +214,12 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
 
     Returns:
         Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
-        (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that a single planned seed has its std
-        over the last 10 rounds if the value is `last10`; both of the seeds that reached a target), seeds, done, missed (of
-        those done), diverged, failed, stale (numbers of seeds), few ("1 seed" where others have more; "" also where some of its
-        own are missing), run_ids, units (the same ids, those of a study joined), low, high (the least and the greatest score),
-        studies. Columns about all settings of the cell: settings (how many there are), tried (how many ended on every seed,
-        done or diverged), complete.
+        (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that where all runs have the same
+        seed it is over the last 10 rounds if the value is `last10`; both of the seeds that reached a target),
+        seeds, done, missed (of those done), diverged, failed, stale (numbers of seeds), few ("1 seed" where others have more;
+        "" also where some of its own are missing), run_ids, units (the same ids, those of a study joined), low, high (the
+        least and the greatest score), studies. Columns about all settings of the cell: settings (how many there are), tried
+        (how many ended on every seed, done or diverged), complete.
     """
     named = runs.assign(run=runs["run"].astype(object).fillna(""))
     by_setting = named.groupby([*keys, "choice"], sort=False)
@@ -245,8 +246,8 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
         medians = lost.groupby([runs[key] for key in (*keys, "choice")], sort=False).median()
         settings["mean"] = medians.replace([-math.inf, math.inf], math.nan)
     settings["std"] = by_setting["score"].std(ddof=DDOF[std]).where(settings["done"] - settings["missed"] > 1)
-    # Table 3 of FedConcat prints the std of a single run over its last rounds.
-    settings["std"] = settings["std"].fillna(settings["std_last10"].where(settings["seeds"] == 1))
+    if runs["seed"].nunique() == 1:  # Table 3 of FedConcat prints the std of a single run over its last rounds
+        settings["std"] = settings["std"].fillna(settings["std_last10"])
     settings["ended"] = settings["done"] + settings["diverged"] == settings["seeds"]
     settings["measured"] = settings["done"] == settings["seeds"]
 
@@ -261,6 +262,17 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
     few = (cells["done"] == cells["seeds"]) & (cells["done"] < cells["done"].max()) & (cells["done"] > 0)
     cells = cells.assign(few=counted.where(few, ""), studies=studies)
     return cells.drop(columns=["ended", "measured", "std_last10"]).reset_index()
+
+
+def with_equal_seeds(cells: pd.DataFrame, contest: list[str]) -> pd.DataFrame:
+    """Cells of which those are not complete that have fewer seeds than a rival: means over other seeds are of other clients.
+
+    Args:
+        cells: of `summarise`.
+        contest: names of the columns in which rivals are alike.
+    """
+    most = cells.groupby(contest)["seeds"].transform("max")
+    return cells.assign(complete=cells["complete"] & (cells["seeds"] == most))
 
 
 def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

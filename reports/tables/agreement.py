@@ -11,6 +11,7 @@ from bench.published.lookup import Published
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
+from reports.tables.layout import half_up
 from reports.tables.names import Names
 from reports.tables.significance import competitors
 
@@ -123,7 +124,7 @@ def count(
 
 def _as_printed(mean: float, number: Published | float) -> float:
     """A measured mean with the decimals of the published number; NaN without that."""
-    return round(float(mean), number.digits) if isinstance(number, Published) else math.nan
+    return round(half_up(mean), number.digits) if isinstance(number, Published) else math.nan
 
 
 def _parts(found: Agreement, named: Mapping[str, str]) -> Iterator[str]:

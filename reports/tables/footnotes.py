@@ -30,7 +30,7 @@ from reports.tables.aggregate import (
     split_of,
     studies_of,
 )
-from reports.tables.layout import HAS_NONE
+from reports.tables.layout import HAS_NONE, percent
 from reports.tables.names import Names
 from reports.tables.published_comparison import (
     further_values,
@@ -188,7 +188,7 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
     """Cells some of whose runs have no result yet."""
     waiting = (cells["missing"] == "") & (cells["diverged"] < cells["seeds"]) & (cells["failed"] < cells["seeds"])
     waiting &= (cells["lacking"] == "") | (cells["done"] > 0)  # else that is what the cell says
-    if (waiting & ~cells["complete"]).any():
+    if (waiting & ((cells["done"] < cells["seeds"]) | (cells["tried"] < cells["settings"]))).any():
         yield "n/m seeds, n/m settings: n of the m planned have a result; mean and std are of those."
     if ((cells["lacking"] == NO_METRIC) & (cells["done"] == 0)).any():
         yield f"{HAS_NONE}: the runs have ended without such a metric, or with none that is finite."
@@ -198,7 +198,7 @@ def numbers_are(grid: StoredGrid, value: str) -> str:
     """What the accuracies of a table are: of which split and rounds, over which seeds, at which budget."""
     seeds = sorted({cell["seed"] for cell in grid["cells"]})
     listed = f"({', '.join(map(str, seeds))})"
-    alone = f"1 seed {listed}, {'std of these rounds' if value == 'last10' else 'so no std'}"
+    alone = f"1 seed {listed}, {'std (population) of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
     if studies_of(grid):
         spread = over_studies(grid)
@@ -288,9 +288,14 @@ def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names
         return
     summaries = [(cell, record["summary"]) for _, cell, record in ended_runs(grid, records)]
     axis = grid["report"]["columns"]
-    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
+    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and _is_of_one_round(found)]
     if once := [names.value(axis, column).plain for column in columns]:
         yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
+
+
+def _is_of_one_round(summary: Mapping[str, Any]) -> bool:
+    """Whether a run was evaluated once: it has no std over rounds, or in early versions one of 0."""
+    return "last10_std" in summary and not any(summary["last10_std"].values())
 
 
 def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:
@@ -334,9 +339,12 @@ def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: N
         inside = (judged["verdict"] == "inside").sum()
         if len(judged):
             seeds = int(judged["seeds"].max())
+            widths = " to ".join(
+                dict.fromkeys(percent(width) for width in (judged["band"].min(), judged["band"].max()))
+            )
             yield (
                 f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. Inside are "
-                f"{inside} of {len(judged)} judged cells, over {seeds} seed{'s' * (seeds > 1)}."
+                f"{inside} of {len(judged)} judged cells, over {seeds} seed{'s' * (seeds > 1)}, with bands of ±{widths}."
             )
         if not all(published.same_setting for published in compared["published"]):
             yield "No verdict where clients, participation or model differ from the published setting."

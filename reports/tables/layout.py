@@ -133,7 +133,13 @@ class Table:
 
 def percent(share: float) -> str:
     """A percentage as tables print it: one decimal."""
-    return f"{share:.1f}"
+    return f"{half_up(share):.1f}"
+
+
+def half_up(value: float) -> float:
+    """A value as it is rounded: what lies between two decimals, such as 54.45, goes away from zero, whatever the error of the
+    sum behind it. So equal means print alike."""
+    return value * (1 + 1e-12)
 
 
 def printed(metric: str, value: float, digits: int | None = None, std: float = math.nan) -> str:
@@ -156,6 +162,7 @@ def with_std(metric: str, value: float, std: float, digits: int | None = None, s
     Returns:
         The value, and its std: "" without one, and of a cost also where it rounds to zero.
     """
+    value, std = half_up(value), half_up(std)
     if METRICS[metric].cost:
         return _cost(value, std, sign)
     if not METRICS[metric].is_share:
@@ -257,7 +264,7 @@ def _show(cell, names: Names) -> Cell:
     published: tuple[str, ...] = ()
     if cell.published:
         digits = cell.published.digits if METRICS[cell.metric].cost else 1
-        difference = "" if math.isnan(cell.difference) else f"{cell.difference:+z.{digits}f}"
+        difference = "" if math.isnan(cell.difference) else f"{half_up(cell.difference):+z.{digits}f}"
         published = (str(cell.published), *filter(None, [difference, cell.verdict]))
     return Cell(
         measured=measured(cell),

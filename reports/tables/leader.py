@@ -9,7 +9,7 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
-from reports.tables.rankings import FEW_ROWS, names_of_competitors, unit
+from reports.tables.rankings import are_few, names_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
 
 
@@ -38,7 +38,7 @@ def sentence(
     leader = ranks.iloc[0]
     tied = ranks.loc[ranks["value"] == leader["value"], "column"]
     interval = "" if math.isnan(leader["low"]) else f" [{leader['low']:.1f}, {leader['high']:.1f}]"
-    narrow = ", too narrow" if interval and leader["rows"] < FEW_ROWS else ""
+    narrow = ", too narrow" if interval and are_few(cells) else ""
     first = (
         f"First by mean rank of {METRICS[metric].title}: {listed(tied)} ({leader['value']:.1f}{interval}{narrow}, "
         f"over {leader['rows']} pairs of {setting} and {unit(grid)})."
@@ -74,5 +74,16 @@ def sentence(
         f"Not significantly different from {listed([leader['column']])} in any {setting}, which does not mean equal"
     )
     seeds = " to ".join(dict.fromkeys(map(str, (tests["pairs"].min(), tests["pairs"].max()))))
-    how = f"paired t-test over {seeds} {units}, level {LEVEL:g}, Holm's correction over all {len(tests)} tests"
+    how = (
+        f"paired t-test over {seeds} {units}, level {LEVEL:g}, Holm's correction over all {len(tests)} tests, of which "
+        f"the largest difference must exceed {_least(tests):.2g} times its std"
+    )
     return f"{first} {from_it} ({how}): {those}."
+
+
+def _least(tests: pd.DataFrame) -> float:
+    """What the most significant difference must exceed, in its own stds over seeds: few seeds and many tests tell little."""
+    from scipy import special
+
+    pairs = tests["pairs"].max()
+    return -special.stdtrit(pairs - 1, LEVEL / 2 / len(tests)) / math.sqrt(pairs)

@@ -29,7 +29,7 @@ from reports.tables.names import Name, Names
 from reports.tables.robust import LEVEL, RESAMPLES
 from reports.tables.significance import competitors, merits
 
-FEW_ROWS = 10  # below, percentile intervals are clearly too narrow
+FEW = 10  # rows, or seeds in a setting; below, percentile intervals are clearly too narrow
 COLUMNS = ("metric", "column", "over", "measure", "value", "low", "high", "rows")
 
 _FORMS = {"mean_rank": ".1f", "iqm": ".1f"}  # of numbers of a board; others are whole
@@ -43,12 +43,12 @@ def unit(grid: StoredGrid) -> str:
 def standings(
     cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str, columns: tuple[str, ...]
 ) -> pd.DataFrame:
-    """Mean ranks and wins of the columns, over the rows in which every column has a competitor; of a board over its common
-    pairs, see `_common`.
+    """Mean ranks and wins of the columns, over the rows in which every column has a competitor or has lost runs; of a board
+    over its common pairs, see `_common`.
 
     Means are compared as printed. Rank 1 is the best; equal means share their mean rank. A column wins a row against
-    another one if its mean is better; equal means count as half a win for both. By seed, scores of runs are ranked instead of
-    means, those that have diverged or failed last, and there are no wins: a leaderboard has too many pairs.
+    another one if its mean is better; equal means count as half a win for both. One of which a run has diverged or failed is
+    last. By seed, scores of runs are ranked instead of means, and there are no wins: a leaderboard has too many pairs.
 
     Args:
         cells: of one metric.
@@ -199,8 +199,8 @@ def footnotes(
     rows = _rows(grid)
     what = "columns" if rows == "rows" else "competitors"
     if len(found) and is_board(grid):
-        least, of, setting = found["rows"].min(), units_of(grid), contest_name(grid)
-        narrow = f"; of {least} {rows} they are too narrow" if least < FEW_ROWS else ""
+        of, setting = units_of(grid), contest_name(grid)
+        narrow = "; of so few they are too narrow" if are_few(cells) else ""
         brackets = (
             f"In brackets, here and beside: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} "
             f"within each {setting}. They say how far {of} move a number, not what other settings would give{narrow}."
@@ -222,12 +222,13 @@ def footnotes(
         least = found["rows"].min()
         less = {METRICS[metric].less_is_better for metric in found["metric"]}
         better = "above" if less == {False} else "below" if less == {True} else "better than"
-        narrow = f"; of {least} {rows} they are too narrow, most of all where these agree" if least < FEW_ROWS else ""
+        narrow = f"; of {least} {rows} they are too narrow, most of all where these agree" if least < FEW else ""
+        lost = " or have lost a run, which puts them behind all others" if _has_lost(cells).any() else ""
         yield (
             f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the mean is {better} the other's) are over "
-            f"the {rows} in which all these {what} are complete, of means as printed: those alike share their mean rank, and "
-            f"half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {rows} "
-            f"(scipy.stats.bootstrap), which take {rows} as independent{narrow}."
+            f"the {rows} in which all these {what} are complete{lost}, of means as printed: those alike share their mean rank, "
+            f"and half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the "
+            f"{rows} (scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
     elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
         wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
@@ -278,12 +279,27 @@ def _left_out(cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd
         yield f"Not in the ranks: {setting(values)}, where only these have ended: {methods(ended[ended].index)}."
 
 
+def are_few(cells: pd.DataFrame) -> bool:
+    """Whether the settings of a board have so few seeds, or studies, that intervals by them are too narrow."""
+    return bool(cells["seeds"].min() < FEW)
+
+
 def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:
-    """Merits of printed means [rows, columns], without rows that have one competitor, such as those of centralized training."""
-    found = competitors(cells)
-    found = found.assign(merit=merits(found, metric), competitor=competitors_of(found, grid))
+    """Merits of printed means [rows, columns], -inf where runs are lost, without rows that have one competitor, such as those
+    of centralized training."""
+    found, lost = competitors(cells), cells[_has_lost(cells)]
+    found = pd.concat([found.assign(merit=merits(found, metric)), lost.assign(merit=-np.inf)])
+    found = found.assign(competitor=competitors_of(found, grid))
     found = found[found.groupby(contest_keys(grid))["merit"].transform("size") > 1]
     return found.pivot(index=contest_keys(grid), columns="competitor", values="merit")
+
+
+def _has_lost(cells: pd.DataFrame) -> pd.Series:
+    """Which cells have ended, but for runs that have diverged or failed; none that had other settings to choose from."""
+    lost = cells["diverged"] + cells["failed"]
+    return (
+        (lost > 0) & (cells["done"] + lost == cells["seeds"]) & (cells["settings"] == 1) & (cells["substitute"] == "")
+    )
 
 
 def scores_of_pairs(cells: pd.DataFrame, runs: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:

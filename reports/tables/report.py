@@ -25,6 +25,7 @@ from reports.tables.aggregate import (
     label,
     studies_of,
     summarise,
+    with_equal_seeds,
 )
 from reports.tables.footnotes import ROUNDS_OF, footnotes, without_paths
 from reports.tables.gains import add_gains, baselines_of
@@ -173,6 +174,7 @@ def _cells_by_metric(
         cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
         if grid["report"].get("metrics") and found:
             cells = _of_chosen(cells, runs, pd.concat(found.values()), grid, metric)
+        cells = with_equal_seeds(cells, contest_keys(grid))
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
         against = grid["report"].get("against")

@@ -123,8 +123,10 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
     if cells["best"].any():
         of = "median" if cells["studies"].any() else "mean"
         yield f"Bold: best {of} of the {contest} among the complete cells, all of them where several print alike."
-    pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     runs = "studies" if cells["studies"].any() else "seeds"
+    if ((cells["done"] > 0) & ~cells["complete"]).any():
+        yield f"Cells with fewer {runs} than others of their {contest}, or that lack some, are neither bold nor tested."
+    pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
         of = against or f"the best of their {contest}"
         yield f"Fewer than 2 {runs} per cell say nothing about which cells differ from {of}: none is marked."

@@ -151,8 +151,13 @@ def test_a_cell_whose_runs_have_no_such_metric_says_so_and_not_that_they_are_mis
 
 def test_a_cell_of_fewer_seeds_than_others_says_so(store):
     store.reproduces = None
-    store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5])
-    assert list(table(store).values()) == ["**52.0±2.0**", "50.0, 1 seed"]
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.53])
+    assert list(table(store).values()) == ["52.0±2.0", "53.0, 1 seed"], "its clients are not those of both seeds"
+    store.add("cifar10 label-2", "fedrs", [0.5, 0.5])
+    assert list(table(store).values()) == ["**52.0±2.0**", "53.0, 1 seed", "_50.0±0.0_"]
+    assert "Cells with fewer seeds than others of their row, or that lack some, are neither bold nor tested." in notes(
+        store
+    )
 
 
 def test_settings_that_have_not_ended_are_named(store):
@@ -248,8 +253,11 @@ def test_a_grid_may_report_the_last_ten_rounds_as_its_paper_does(store):
     store.add("cifar100 label-2", "fedavg", [0.094], **setting)  # the helper's last10 is one point below
     assert list(table(store).values()) == ["8.4±0.4 (8.4±1.2, +0.0, inside)"]
     assert notes(store)[0].startswith(
-        "Accuracy in percent on the test split, mean of the last 10 evaluated rounds; 1 seed (0), std of these rounds"
+        "Accuracy in percent on the test split, mean of the last 10 evaluated rounds; 1 seed (0), std (population) "
+        "of these rounds"
     )
+    store.add("cifar100 label-3", "fedavg", [0.094, 0.094], **setting)
+    assert [cell for cell in table(store).values()][0].startswith("8.4, 1 seed"), "others have a std over seeds"
 
 
 def test_tuning_is_named_with_the_number_of_settings(store):
@@ -561,6 +569,6 @@ def test_a_cost_and_its_std_have_three_digits_or_four_before_the_point_and_the_s
 
 
 def test_percentages_have_the_decimals_of_a_paper_and_differences_a_sign():
-    assert layout.with_std("accuracy", 53.25, 0.04, sign="+") == ("+53.2", "0.0")
+    assert layout.with_std("accuracy", 53.25, 0.04, sign="+") == ("+53.3", "0.0")
     assert layout.with_std("accuracy", 53.254, 0.04, digits=2) == ("53.25", "0.04")
     assert layout.with_std("mb", 3.25, 0.04, sign="+") == ("+3.25", "0.04") and layout.printed("mb", -0.001) == "-0.001"

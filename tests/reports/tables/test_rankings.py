@@ -51,6 +51,19 @@ def test_ranks_and_wins_are_those_counted_by_hand(grid, report_of):
     }
 
 
+def test_a_method_is_last_in_a_row_of_which_it_has_lost_a_run(grid, report_of):
+    """A method that wins wherever it does not diverge is not the best."""
+    found = [cell for cell in grid.cells if (cell["algorithm"], cell["dataset"]) == ("fedavg", "cifar10")]
+    for cell in found:
+        grid.cells.remove(cell)
+    grid.add(ROWS[0], "fedavg", ["diverged"]).add(ROWS[1], "fedavg", ["failed"])
+    found = report_of(grid)
+    ranks = {key: line.value for key, line in numbers(found).items() if not key[1]}
+    assert ranks == {("fedavg", ""): (3 + 3 + 3 + 1) / 4, ("moon", ""): 1.5, ("fedrs", ""): 2.0}
+    said = "these columns are complete or have lost a run, which puts them behind all others, of means as printed"
+    assert any(said in note for note in found.notes)
+
+
 def test_intervals_are_those_of_scipy_and_of_all_resamples(grid, report_of):
     for key, values in {("fedavg", ""): [1, 1.5, 3, 1], ("fedavg", "moon"): [100, 50, 0, 100]}.items():
         line = numbers(report_of(grid))[key]
@@ -242,7 +255,8 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
         (
             [0.60, 0.40],
             "Not significantly different from FedProx in any partition, which does not mean equal (paired t-test over 2 seeds, "
-            "level 0.05, Holm's correction over all 3 tests): FedAvg.",
+            "level 0.05, Holm's correction over all 3 tests, of which the largest difference must exceed 27 times its std): "
+            "FedAvg.",
         ),
         ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
     ],
@@ -260,7 +274,7 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
     report = api.GridReport(board.folder, "small_table", "paper")
     assert f"<p>{markupsafe.escape(first)}</p>" in report.render(format="html")
     assert (
-        "lines are 95 % intervals, too narrow, of few pairs; "
+        "lines are 95 % intervals, too narrow, of few seeds; "
         in charts_of_board(report.build(), report.expanded)[0]["note"]
     )
 
@@ -311,4 +325,6 @@ def test_who_is_told_apart_from_the_first_is_corrected_for_the_tests_of_all_sett
     for row, behind in ((ROWS[0], [0.09, 0.13, 0.17]), (ROWS[1], [0.10, -0.05, 0.02])):
         store.add(row, "fedprox", [0.7] * 3).add(row, "fedavg", [0.7 - points for points in behind])
     assert 0.025 < stats.ttest_1samp([0.09, 0.13, 0.17], 0).pvalue < 0.05, "apart within its setting alone"
-    assert "Holm's correction over all 2 tests): all others." in api.render(store.save(), "small_table", "paper")
+    needed = f"{stats.t.ppf(1 - 0.05 / 2 / 2, 2) / 3**0.5:.1f}"
+    said = f"over all 2 tests, of which the largest difference must exceed {needed} times its std): all others."
+    assert said in api.render(store.save(), "small_table", "paper")

@@ -1,5 +1,8 @@
 """Boards by the ruleset tuned: medians over studies, studies that missed, ranks of studies."""
 
+import io
+
+import pandas as pd
 import pytest
 
 from reports import api
@@ -71,6 +74,23 @@ def test_two_studies_of_three_that_miss_a_target_are_said_and_are_never_the_best
     _, table = built(board).tables
     cells = {row.labels[0]: row.cells[0] for row in table.rows}
     assert {(cell.measured, cell.best) for cell in cells.values()} == {("not reached by 2 of 3 studies", False)}
+
+
+def test_a_lost_study_has_not_missed_a_target_too(board):
+    board.report["metrics"] = ["accuracy", "rounds_to_0.65"]
+    board.cells.clear()
+    board.add("cifar10 label-3", "fedavg", [0.5, "diverged", 0.5, "diverged", 0.5, 0.5])
+    board.add("cifar10 label-3", "fedprox", [0.5, None, 0.5, 0.5, 0.7, 0.7])
+    _, table = built(board).tables
+    shown = {row.labels[0]: (row.cells[0].measured, row.cells[0].caveats) for row in table.rows}
+    assert shown["fedavg"] == ("not reached", ("2 of 3 studies missed",))
+    assert shown["fedprox"] == ("not reached by 1 of 2 studies", ("1 of 3 studies to end",))
+
+
+def test_a_csv_has_the_range_of_studies(board):
+    lines = pd.read_csv(io.StringIO(api.render(board.save(), "small_table", "paper", format="csv")))
+    (line,) = lines[(lines["algorithm"] == "fedavg") & (lines["partition"] == "label-2")].to_dict("records")
+    assert (line["mean"], line["low"], line["high"], line["studies"]) == (55.0, 40.0, 70.0, 3)
 
 
 def test_one_study_is_one_study(board):
