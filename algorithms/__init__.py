@@ -241,58 +241,12 @@ def title_of(name: str) -> str:
 def version_of(name: str) -> tuple[int, str]:
     """The version of a method, and the comment beside it on what the version before did, "" without one: read from its file, in
     its class or that of a method that it extends, in this file or another one."""
-    entry = REGISTRY.find(name)
-    modules = {other.module: other.path for other in REGISTRY.values()}
-    wanted, seen = [f"{entry.module}.{entry.target}"], set()
-    while wanted:
-        class_name = wanted.pop(0)
-        module = class_name.rpartition(".")[0]
-        if module not in modules or class_name in seen:
-            continue
-        seen.add(class_name)
-        version, bases = _classes(module, modules[module]).get(class_name, (None, []))
-        if version:
-            return version
-        wanted = [*bases, *wanted]
-    return 1, ""
+    return REGISTRY.version_of(name)
 
 
 def is_without_paper(name: str) -> bool:
     """Whether the file of a method says that its paper could not be read: then it follows code, or what others say."""
     return re.search(r"\bbod(y|ies)\b[^.]*\bnot\s+at\s+hand", _text(REGISTRY.find(name).path)) is not None
-
-
-@functools.cache
-def _classes(module: str, path: Path) -> dict[str, tuple[tuple[int, str] | None, list[str]]]:
-    """Classes of a file, as "algorithms.fedprox.FedProx" -> the version that each says and the comment beside it, if it says
-    one, and its bases; none if the file is no Python."""
-    text, names, found = _text(path), dict[str, str](), {}
-    try:
-        body = ast.parse(text).body
-    except SyntaxError:
-        return {}
-    for node in body:
-        if isinstance(node, ast.Import):
-            imported = [(one.asname or one.name.partition(".")[0], one) for one in node.names]
-            names |= {name: one.name if one.asname else name for name, one in imported}
-        elif isinstance(node, ast.ImportFrom):
-            package = f"{module.rsplit('.', node.level)[0]}." * (node.level > 0) + (node.module or "")
-            names |= {one.asname or one.name: f"{package.rstrip('.')}.{one.name}" for one in node.names}
-        elif isinstance(node, ast.ClassDef):
-            bases = [ast.unparse(base).partition(".") for base in node.bases]
-            names_of_bases = [names.get(first, first) + dot + rest for first, dot, rest in bases]
-            names[node.name] = f"{module}.{node.name}"
-            found[names[node.name]] = _version_in(node, text), names_of_bases
-    return found
-
-
-def _version_in(node: ast.ClassDef, text: str) -> tuple[int, str] | None:
-    for line in node.body:
-        if isinstance(line, ast.Assign | ast.AnnAssign) and isinstance(line.value, ast.Constant):
-            target = line.targets[0] if isinstance(line, ast.Assign) else line.target
-            if ast.unparse(target) == "version" and isinstance(line.value.value, int):
-                return line.value.value, text.splitlines()[line.lineno - 1].partition("#")[2].strip()
-    return None
 
 
 def letters(text: str) -> str:

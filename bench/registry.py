@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from bench import plugins
+from bench import plugins, versions
 from bench.errors import ConfigError, HookError, unknown
 
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
@@ -203,6 +203,18 @@ class Registry(Mapping[str, Entry]):
         """The thing with whose name a text such as "hospital-0.7" begins, that of the longest name; None if there is none."""
         found = [name for name in self if isinstance(text, str) and (text == name or text.startswith(f"{name}-"))]
         return self[max(found, key=len)] if found else None
+
+    def version_of(self, name: str) -> versions.Version:
+        """The version of a thing, as its decorator, its class or one that it extends says it, read from the files; 1 if none
+        does.
+
+        Raises:
+            ValueError: if there is no such thing.
+        """
+        entry = self.find(name)
+        if type(given := entry.given.get("version")) is int:
+            return given, ""
+        return versions.version_of(f"{entry.module}.{entry.target}", {one.module: one.path for one in self.values()})
 
     @property
     def aliases(self) -> dict[str, str]:

@@ -20,6 +20,7 @@ from tabulate import tabulate
 import algorithms
 from bench.experiments.importing import label_of, merge_results
 from bench.experiments.labels import ABSENT
+from bench.experiments.stored_grid import is_same
 from bench.files import write_file
 from bench.results import authors, verified
 from bench.results.equality import differences
@@ -152,10 +153,11 @@ def _of_runs(stores: Sequence[Store]) -> tuple[dict[str, list[str]], set[str]]:
 def _of_grids(stores: Sequence[Store], name: str) -> str:
     """A sentence where two directories hold different grids of one name, "" else."""
     first, *others = [(store.folder.name, grid) for store in stores if (grid := store.grid(name))]
-    differing = [folder for folder, grid in others if grid["digest"] != first[1]["digest"]]
+    differing = [folder for folder, grid in others if not is_same(grid, first[1])]
     if not differing:
         return ""
-    return f"It has other settings or axes in {' and in '.join(differing)} than in {first[0]}: nothing of it is put together."
+    where = f"in {' and in '.join(differing)} than in {first[0]}"
+    return f"It has other settings, axes or studies {where}: nothing of it is put together."
 
 
 def _write_together(

@@ -8,7 +8,7 @@ import grimp
 ROOTS = ("algorithms", "bench", "datasets", "reports", "search_spaces")
 LEAVES = {
     *("commit_in_wheel", "determinism", "errors", "files", "hooks", "imports", "participation", "plugins", "profiling"),
-    *("provenance", "references", "registry", "seeding"),
+    *("provenance", "references", "registry", "seeding", "versions"),
 }
 
 

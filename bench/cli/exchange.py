@@ -105,7 +105,9 @@ def import_(
     for name in found.grids:
         say(f"Grid {name}: cells merged.")
     for name in found.others:
-        warn(f"Grid {name} is another grid there, with other settings or axes; its runs are taken, its cells are not.")
+        warn(
+            f"Grid {name} is another grid there, with other settings, axes or studies; its runs are taken, its cells are not."
+        )
     for name, difference in found.disagreeing.items():
         warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
     for cell in found.replaced:

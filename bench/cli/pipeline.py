@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.cli.console import console, errors, name_damaged, say, stopped, warn
+from bench.cli.console import console, counted, errors, name_damaged, say, stopped, warn
 from bench.files import path_in_words
 
 if TYPE_CHECKING:
@@ -191,7 +191,12 @@ def _run(
     from bench.measurements import run as measurements
     from bench.results import tensorboard
 
-    store_grid(spec, plan, store)
+    if left := store_grid(spec, plan, store):
+        warn(
+            f"The table of {spec.label} begins anew: the stored one has other settings, or other seeds in its studies. "
+            f"{counted(left, 'cell')} of that are not in the new one; their runs stay stored. Without --only all are run as "
+            "they are now."
+        )
     names = {cell.id: driver.name_of(cell, spec.grid) for cell in plan.selected if not cell.missing}
     ended: dict[str, int] = {}
     if plan.todo:

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from algorithms import version_of
 from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
-from bench.registry import place_of
+from bench.registry import KINDS, Registry, place_of
 from bench.results.store import Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
@@ -67,8 +66,8 @@ def _has_changed(part: str, then: str, version: int) -> bool:
     if {then, now} <= {*known().get((part, version), ())}:
         return False
     kind, _, name = part.partition(" ")
-    if kind == "algorithm" and version_of(name)[0] != version:
-        return False  # as below, also of a method of a lab
+    if kind in KINDS and name in Registry(kind) and version < Registry(kind).version_of(name)[0]:
+        return False  # as below, also of what a lab has brought
     # The code of another version gives other numbers to other runs: that is no change of this one.
     listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}
     return version in listed or not listed

@@ -16,7 +16,7 @@ from bench.experiments.cells import cell_key
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
-from bench.experiments.stored_grid import merge_cells
+from bench.experiments.stored_grid import is_same, merge_cells
 from bench.results import authors
 from bench.results.equality import differences
 from bench.results.ids import unversioned
@@ -145,7 +145,7 @@ def _merge_grid(
 ) -> None:
     """Adds the cells of a grid there to the grid of the same name here; `ended` are the runs that are finished here."""
     ours = here.grid(name)
-    if ours and ours["digest"] != theirs["digest"]:
+    if ours and not is_same(ours, theirs):
         merged.others.append(name)
         return
     grid = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs

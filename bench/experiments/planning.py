@@ -23,7 +23,7 @@ from bench.experiments.images import Images
 from bench.experiments.selection import Selection
 from bench.experiments.settings_schema import as_list
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
-from bench.experiments.stored_grid import merge_cells, merge_titles, styles_of_labs, titles_of_labs
+from bench.experiments.stored_grid import cells_left_out, merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import rounds_of
 from bench.results.artifacts import DamagedState, Folder
 from bench.results.store import Store
@@ -138,8 +138,9 @@ def _kept(run_id: str, store: Store) -> Final:
     return record.get("kept", "all") if record and FINAL in store.states(run_id) else "none"
 
 
-def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
-    """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid."""
+def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> int:
+    """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid. Returns how
+    many table cells of an earlier grid of that name, which is another one, are no longer stored; their runs stay."""
 
     def ended(run_id: str) -> bool:
         return store.status(run_id) in ("done", "diverged")
@@ -162,6 +163,7 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> None:
         merged["styles"] = styles
     if merged != earlier:
         store.write_grid(spec.label, merged)
+    return cells_left_out(merged, earlier)
 
 
 def _planned_examples(cells: Iterable[Cell]) -> dict[str, int]:

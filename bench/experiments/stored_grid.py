@@ -28,13 +28,13 @@ def merge_cells(
     and the report shows the newest that has ended. A cell without images replaces nothing that was measured.
 
     Args:
-        now, earlier: expanded grids; earlier cells count only if the grid is still the same.
+        now, earlier: expanded grids; earlier cells count only if the grid `is_same`.
         order: all cells of the grid, in the order of its tables.
         ended: whether a run has a result.
     """
     layout = now["report"]
     cells = _by_key(now["cells"], layout)
-    stored = earlier["cells"] if earlier and earlier.get("digest") == now["digest"] else []
+    stored = earlier["cells"] if earlier and is_same(now, earlier) else []
     for key, before in _by_key(stored, layout).items():
         cells[key] = _merged(cells.get(key, []), before, ended, "ruleset" in now)
     rank = {key: number for number, key in enumerate(_by_key(order, layout))}
@@ -45,6 +45,20 @@ def merge_cells(
     if styles := (earlier.get("styles", {}) if earlier else {}) | now.get("styles", {}):
         merged["styles"] = styles
     return merged
+
+
+def is_same(one: StoredGrid, other: StoredGrid) -> bool:
+    """Whether cells of two stored grids of one name belong into one table: their settings are equal, and so are the seeds of
+    their studies, each of which has made a choice of its own."""
+    studies = [grid["ruleset"]["studies"] if "ruleset" in grid else [] for grid in (one, other)]
+    return one.get("digest") == other.get("digest") and studies[0] == studies[1]
+
+
+def cells_left_out(now: StoredGrid, earlier: StoredGrid | None) -> int:
+    """How many table cells an earlier grid that is not the same has beside those of now."""
+    if earlier is None or is_same(now, earlier):
+        return 0
+    return len(_by_key(earlier["cells"], now["report"]).keys() - _by_key(now["cells"], now["report"]).keys())
 
 
 def merge_titles(before: Titles, now: Titles) -> Titles:

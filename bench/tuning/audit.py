@@ -3,8 +3,10 @@
 Nothing is trained: the grid is expanded as `run` would do it, and each choice is made again from the stored validation runs.
 """
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -106,6 +108,8 @@ def _specs(stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
     )
     specs = [replace(spec, tuning=tuning) for tuning in _tunings(stored, grid, budget)]
     fitting = [one for one in specs if label in (one.label, *one.earlier_labels)]
+    if not fitting and _is_cut(stored):
+        raise ConfigError(["its name is cut, and no way to search that is known here gives it."])
     if not fitting:
         raise _Contradiction(f"by its settings and searches it would be called {specs[0].label}")
     return fitting
@@ -160,30 +164,56 @@ def _with_stored_data(grid: GridSpec, stored: StoredGrid) -> GridSpec:
 
 def _tunings(stored: StoredGrid, grid: GridSpec, budget: str) -> list[TuningOptions | None]:
     """How the hyper-parameters of a stored grid may have been chosen; None for no search. Its name says all but the number of
-    configurations, and whether the searches were for a comparison."""
+    configurations, and whether the searches were for a comparison; one that is cut says nothing, but a choice says most."""
     rules = stored.get("ruleset")
     if stored.get("chosen_on", "test") != "validation" and not (rules and rules["name"] == TUNED):
         return [None]
-    parts = dict(part.partition("=")[::2] for part in stored["budget"].split("+")[1:])
-    given: dict[str, Any] = {key: parts[key] for key in ("space", "metric") if key in parts}
-    if "validation_share" in parts:
-        given["validation_share"] = float(parts["validation_share"])
+    ways = _ways_of_choices(stored) if _is_cut(stored) else [_way_of_name(stored)]
     if rules:
         studies = by_study(grid.seeds_at(budget), len(rules["studies"]))
         if rules["name"] != TUNED or [[*study] for study in studies] != rules["studies"]:
             raise _Contradiction(f"its studies have the seeds {rules['studies']}, those of its rules {studies}")
-        given = {"space": ALL, "samples": rules["samples"], **given}
-        return [TuningOptions("random", compares=True, studies=studies, **given)]
-    if "tuned" not in parts:
-        return [PROTOCOL]
-    given["searcher"], _, scheduler = parts["searcher"].partition("-")
+        own = [{key: way[key] for key in ("space", "metric", "validation_share") if key in way} for way in ways]
+        usual: dict[str, Any] = {"space": ALL, "samples": rules["samples"]}
+        return [TuningOptions("random", compares=True, studies=studies, **usual | way) for way in own]
+    found: list[TuningOptions | None] = []
+    for way in ways:
+        if "searcher" not in way:
+            found.append(PROTOCOL)
+            continue
+        samples = None if way["searcher"] == "grid" else 1  # how many configurations there are, each search says itself
+        for space, compares in ((ALL, True), (OWN, False)):
+            found.append(TuningOptions(**{"space": space, "samples": samples, "compares": compares, **way}))
+    return found
+
+
+def _is_cut(stored: StoredGrid) -> bool:
+    """Whether a hash stands for a part of its name."""
+    return re.search(r"~[0-9a-f]{8}$", stored["budget"]) is not None
+
+
+def _way_of_name(stored: StoredGrid) -> dict[str, Any]:
+    """What the name of a stored grid says of its searches; no searcher where the grid itself asks for them."""
+    parts = dict(part.partition("=")[::2] for part in stored["budget"].split("+")[1:])
+    way: dict[str, Any] = {key: parts[key] for key in ("space", "metric") if key in parts}
+    if "validation_share" in parts:
+        way["validation_share"] = float(parts["validation_share"])
+    if "tuned" in parts:
+        way["searcher"], _, scheduler = parts["searcher"].partition("-")
+        way["scheduler"] = scheduler or "none"
     if "search_seeds" in parts:
-        given["search_seeds"] = tuple(map(int, parts["search_seeds"].split(",")))
-    # How many configurations there are, each search says itself.
-    given |= {"scheduler": scheduler or "none", "samples": None if given["searcher"] == "grid" else 1}
-    return [
-        TuningOptions(**{"space": space, **given}, compares=compares) for space, compares in ((ALL, True), (OWN, False))
-    ]
+        way["search_seeds"] = tuple(map(int, parts["search_seeds"].split(",")))
+    return way
+
+
+def _ways_of_choices(stored: StoredGrid) -> list[dict[str, Any]]:
+    """What a choice of a stored grid says of its searches: all ways in which these may have been asked for."""
+    chosen = next((cell["tuned"] for cell in stored["cells"] if "tuned" in cell), None)
+    if chosen is None:
+        return [{}]
+    said = {"searcher": chosen["searcher"], "scheduler": chosen["scheduler"], "validation_share": chosen["share"]}
+    asked = itertools.product((None, f"validation_{chosen['metric']}"), (None, tuple(chosen["seeds"])))
+    return [{}, *({**said, "metric": metric, "search_seeds": seeds} for metric, seeds in asked)]
 
 
 def _selection(spec: ExperimentSpec) -> Selection:
@@ -207,7 +237,12 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
     for spec in specs:
         selection = _selection(spec)
         held = [cell for cell in selection.selected if _place(layout, cell.to_json()) in there]
-        found.append((spec, selection, held, searches_of(spec, held) if spec.tuning else {}))
+        try:
+            found.append((spec, selection, held, searches_of(spec, held) if spec.tuning else {}))
+        except ConfigError as error:  # these methods cannot be searched in this way
+            refused = error
+    if not found:
+        raise refused
     spec, selection, held, searches = max(
         found, key=lambda one: len(_names(stored) & {form.name for search in one[3].values() for form in search.forms})
     )

@@ -10,7 +10,16 @@ from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
 from bench.results.records import StoredGrid
 from bench.results.store import UNFINISHED, Store
-from reports.tables.aggregate import DDOF, cell_keys, choice_of, collect_runs, current_cells, label
+from reports.tables.aggregate import (
+    BETWEEN_CHOICES,
+    BETWEEN_RUNS,
+    DDOF,
+    cell_keys,
+    choice_of,
+    collect_runs,
+    current_cells,
+    label,
+)
 from reports.tables.layout import percent
 from reports.tables.published_comparison import own_value
 from reports.tables.records import Records, ReportedRecord
@@ -105,14 +114,14 @@ def _tables(
 
 def _differing_choices(grids: Sequence[StoredGrid]) -> dict[str, tuple[str, str]]:
     """Cell -> choices of searches in A and B, if they differ."""
-    chosen, others = (
-        {
-            ", ".join(label(cell, key) for key in cell_keys(grid)): choice_of(cell)
-            for cell in grid["cells"]
-            if cell.get("tuned")
-        }
-        for grid in grids
-    )
+    found: list[dict[str, dict[str, None]]] = []
+    for grid in grids:
+        found.append({})
+        for cell in grid["cells"]:
+            if cell.get("tuned"):  # by each study, if the grid has some
+                where = ", ".join(label(cell, key) for key in cell_keys(grid))
+                found[-1].setdefault(where, {})[choice_of(cell)] = None
+    chosen, others = ({where: BETWEEN_CHOICES.join(own) for where, own in side.items()} for side in found)
     return {where: (own, others[where]) for where, own in chosen.items() if others.get(where, own) != own}
 
 
@@ -136,7 +145,8 @@ def _lines(
     cells = [{where: runs.set_index("seed") for where, runs in side.groupby(keys, sort=False)} for side in sides]
     for where in dict.fromkeys([*cells[0], *cells[1]]):
         runs = [side.get(where, sides[0].head(0).set_index("seed")) for side in cells]
-        ended = [set(own["run"].dropna()) & known.keys() for own, known in zip(runs, records, strict=True)]
+        ids = [{run for unit in own["run"].dropna() for run in unit.split(BETWEEN_RUNS)} for own in runs]
+        ended = [own & known.keys() for own, known in zip(ids, records, strict=True)]
         scores = [own["score"].astype(float).dropna() for own in runs]
         empty = not any(map(len, scores)) and not any(own[["diverged", "failed"]].to_numpy().any() for own in runs)
         if any(ended) and not empty:

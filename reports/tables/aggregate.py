@@ -17,7 +17,7 @@ from bench.results import records as stored
 from bench.results.metrics import METRICS
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from reports.tables.costs import cost_scores
-from reports.tables.records import Records
+from reports.tables.records import Records, left_behind
 from reports.tables.relative import is_shown, relative_scores
 
 # Identifies the published counterpart of a cell; the same for all runs of the cell.
@@ -26,7 +26,19 @@ NO_METRIC = "no such metric"
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 BETWEEN_RUNS = "+"  # of one study
 BETWEEN_CHOICES = " | "  # of the studies of one cell
-_OF_STUDIES = ("seed", "score", "missed", "lacking", "std_last10", "done", "diverged", "failed", "stale", "run")
+_OF_STUDIES = (
+    "seed",
+    "score",
+    "missed",
+    "lacking",
+    "std_last10",
+    "done",
+    "diverged",
+    "failed",
+    "stale",
+    "outdated",
+    "run",
+)
 
 
 def row_keys(grid: StoredGrid) -> list[str]:
@@ -102,7 +114,8 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         the unit of a cost; NaN unless the run is done and has the metric), missed (bool: the run is done and has not reached
         the target of the metric), lacking (why a run that is done does not have the metric, or ""),
         std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`, and of a single round), done,
-        diverged, failed (bool), stale (bool: trained before the code changed, see `reports.tables.stale_runs`).
+        diverged, failed (bool), stale (bool: trained before the code changed, see `reports.tables.stale_runs`), outdated
+        (bool: of a version that its method has left behind).
         Of a relative metric there is no line of reference runs. Of a grid with studies a line is one study, see `_by_study`.
 
     Raises:
@@ -143,6 +156,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
                 "diverged": status == "diverged",
                 "failed": status == "failed",
                 "stale": bool(record.get("changed")),
+                "outdated": done and any(left_behind(cell["config"])),
             }
         )
     runs = pd.DataFrame(lines)
@@ -191,6 +205,7 @@ def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> 
         done=("done", "all"),
         diverged=("lost", "any"),
         stale=("stale", "any"),
+        outdated=("outdated", "any"),
         ended=("ended", "all"),
         run=("run", lambda ids: BETWEEN_RUNS.join(ids.dropna()) or None),
     )
@@ -216,10 +231,10 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
         Columns about the chosen setting: keys and SETTING, choice, searched, missing, substitute, data_note, lacking, mean, std
         (percentage points over seeds, or the unit of a cost; NaN below two seeds, except that where all runs have the same
         seed it is over the last 10 rounds if the value is `last10`; both of the seeds that reached a target),
-        seeds, done, missed (of those done), diverged, failed, stale (numbers of seeds), few ("1 seed" where others have more;
-        "" also where some of its own are missing), run_ids, units (the same ids, those of a study joined), low, high (the
-        least and the greatest score), studies. Columns about all settings of the cell: settings (how many there are), tried
-        (how many ended on every seed, done or diverged), complete.
+        seeds, done, missed (of those done), diverged, failed, stale, outdated (numbers of seeds), few ("1 seed" where others
+        have more; "" also where some of its own are missing), run_ids, units (the same ids, those of a study joined), low, high
+        (the least and the greatest score), studies. Columns about all settings of the cell: settings (how many there are),
+        tried (how many ended on every seed, done or diverged), complete.
     """
     named = runs.assign(run=runs["run"].astype(object).fillna(""))
     by_setting = named.groupby([*keys, "choice"], sort=False)
@@ -236,6 +251,7 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
         diverged=("diverged", "sum"),
         failed=("failed", "sum"),
         stale=("stale", "sum"),
+        outdated=("outdated", "sum"),
         units=("run", lambda ids: " ".join(filter(None, ids))),
         low=("score", "min"),
         high=("score", "max"),

@@ -39,7 +39,7 @@ from reports.tables.published_comparison import (
     partitions_taken_for,
     taken_for,
 )
-from reports.tables.records import Records, distinct_runs, ended_runs
+from reports.tables.records import Records, distinct_runs, ended_runs, left_behind
 from reports.tables.versions import footnotes as version_notes
 
 _STAGES = {"encoder_rounds", "phase_rounds"}  # options of methods whose rounds are not those that the grid says
@@ -131,7 +131,8 @@ def _unreported(records: Records, cells: pd.DataFrame, value: str) -> Iterable[s
     there = sorted({name for summary in summaries for name in summary[value] if is_metric_name(name)})
     for metric in cells["metric"].unique() if summaries else ():
         if is_metric_name(metric) and metric not in there:
-            yield f"No run has the metric {metric}; there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
+            known = f"there are: {', '.join(there) or 'none'}.{suggestion(metric, there)}"
+            yield f"No run has the metric {metric}, or none a finite one; {known}"
 
 
 def _reference(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterable[str]:
@@ -442,17 +443,14 @@ def _earlier(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """One sentence per method with runs of a version that its file has left behind: other numbers would come out now."""
     counts = Counter[tuple[str, int]]()
     for config, record in distinct_runs(grid, records).values():
-        method, path = config["algorithm"], "algorithm"
-        while isinstance(method, dict) and record["status"] == "done":
-            counts[method["name"], config["versions"].get(path, 1)] += 1
-            method, path = method.get("base"), f"{path}.base"
+        if record["status"] == "done":
+            counts.update(left_behind(config))
     for (name, version), runs in counts.items():
-        current, comment = algorithms.version_of(name) if name in algorithms.REGISTRY else (version, "")
-        if version < current:
-            number, _, did = comment.partition(" ")
-            which = f", which {did}" if number == str(version) else ""
-            about = names.value("algorithm", name).plain
-            yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
+        current, comment = algorithms.version_of(name)
+        number, _, did = comment.partition(" ")
+        which = f", which {did}" if number == str(version) else ""
+        about = names.value("algorithm", name).plain
+        yield f"{about}: {_runs(runs)} of version {version} of the method{which}; it has version {current} now."
 
 
 def _stale(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:

@@ -28,7 +28,8 @@ class Cell:
     Attributes:
         measured: "53.2±0.9", or "" if no seed has a result; of a target "12±1 (2 of 3 seeds)" or "not reached"; of studies
             "53.2 [52.5, 54.0]".
-        caveats: limits of the number: "2/3 seeds", "diverged", "no data: svhn", "on cifar10", "1 of 3 studies missed".
+        caveats: limits of the number: "2/3 seeds", "diverged", "earlier version", "no data: svhn", "on cifar10", "1 of 3
+            studies missed".
         gain: "+5.7±0.4" over another cell, or "".
         published: published value, difference and, where there is one, verdict; empty without a counterpart.
         best: whether it is the best of its row.
@@ -335,6 +336,12 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
         yield cell.few
     if cell.stale:
         yield "earlier code" if cell.stale == cell.seeds else f"{cell.stale}/{cell.seeds} seeds of earlier code"
+    if cell.outdated:
+        yield (
+            "earlier version"
+            if cell.outdated == cell.seeds
+            else f"{cell.outdated}/{cell.seeds} seeds of an earlier version"
+        )
     if cell.substitute:
         yield f"on {names.value('dataset', cell.substitute).plain}"
 

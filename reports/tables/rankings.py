@@ -224,11 +224,12 @@ def footnotes(
         better = "above" if less == {False} else "below" if less == {True} else "better than"
         narrow = f"; of {least} {rows} they are too narrow, most of all where these agree" if least < FEW else ""
         lost = " or have lost a run, which puts them behind all others" if _has_lost(cells).any() else ""
+        mean = "median" if studies_of(grid) else "mean"
         yield (
-            f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the mean is {better} the other's) are over "
-            f"the {rows} in which all these {what} are complete{lost}, of means as printed: those alike share their mean rank, "
-            f"and half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the "
-            f"{rows} (scipy.stats.bootstrap), which take {rows} as independent{narrow}."
+            f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the {mean} is {better} the other's) are "
+            f"over the {rows} in which all these {what} are complete{lost}, of {mean}s as printed: those alike share their "
+            f"mean rank, and half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples "
+            f"of the {rows} (scipy.stats.bootstrap), which take {rows} as independent{narrow}."
         )
     elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
         wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")

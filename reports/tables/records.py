@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypeVar
 
+import algorithms
 from bench.results.records import Config, RoundRow, RunRecord, StoredCell, StoredGrid
 
 
@@ -24,6 +25,14 @@ Records = Mapping[str, ReportedRecord]
 """Run id -> record of the runs that have ended."""
 
 Record = TypeVar("Record", bound=RunRecord)
+
+
+def left_behind(config: Config) -> Iterator[tuple[str, int]]:
+    """The methods of a run, with those that they wrap, whose files are at a later version now, and the version of the run."""
+    for path, name in algorithms.methods_in(config["algorithm"]):
+        version = config["versions"].get(path, 1)
+        if name in algorithms.REGISTRY and version < algorithms.version_of(name)[0]:
+            yield name, version
 
 
 def ended_runs(grid: StoredGrid, records: Mapping[str, Record]) -> Iterator[tuple[str, StoredCell, Record]]:

@@ -139,7 +139,10 @@ def test_grids_and_cells_of_other_settings_are_left_out_of_what_is_put_together(
     assert together.count("50.0±0.0") == 1 and "different results are left out" in together, "that of FedProx"
     theirs.write_grid(LABEL, {**grid, "digest": "other"})
     code, _, page = written(tmp_path)
-    assert code == 1 and "It has other settings or axes in theirs than in ours: nothing of it is put together." in page
+    assert (
+        code == 1
+        and "It has other settings, axes or studies in theirs than in ours: nothing of it is put together." in page
+    )
     assert "all together](" not in page and not [*(tmp_path / "reports").glob(f"{LABEL}.*")]
 
 

@@ -8,6 +8,7 @@ from bench import plugins
 from bench.config import stale
 from bench.config.code_version import code_version, definitions_of
 from bench.config.resolve import resolve
+from bench.registry import KINDS
 from bench.results.ids import hash_of
 from bench.results.store import Store
 from tests.support import method_files
@@ -89,12 +90,29 @@ def test_where_the_code_of_a_part_is_not_there_nothing_is_stale(known, tmp_path,
     assert stale.changes(before, config) == ()
 
 
-def test_a_run_of_a_version_that_a_method_of_a_lab_has_left_behind_is_not_stale(known, tmp_path, monkeypatch):
-    text = '@registered("mine")\nclass Mine:\n    version = 2  # 1 forgot the sign\n'
-    method_files.register(tmp_path, monkeypatch, {"mine_of_a_lab": text})
-    config, before = CONFIG.canonical() | {"algorithm": {"name": "mine"}}, {"code": {"algorithm mine": "0" * 16}}
-    assert stale.changes(before, config | {"versions": {"algorithm": 1}}) == (), "the next run leaves it as it is"
-    assert stale.changes(before, config | {"versions": {"algorithm": 2}}) == (("algorithm mine", "0" * 16),)
+@pytest.mark.parametrize(
+    ("kind", "decorator", "config"),
+    [
+        ("algorithm", "registered", {"algorithm": {"name": "mine"}, "versions": {"algorithm": 1}}),
+        ("callback", "registered_callback", {"versions": {"callback.mine": 1}}),
+        ("model", "registered_model", {"model": "mine", "versions": {"model": 1}}),
+        ("partition", "registered_partition", {"partition": "mine-0.5", "versions": {"partition": 1}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_run_of_a_version_that_a_lab_has_left_behind_is_not_stale(
+    known, tmp_path, monkeypatch, kind, decorator, config
+):
+    folder = tmp_path / KINDS[kind].folder
+    folder.mkdir()
+    (folder / "mine_of_a_lab.py").write_text(
+        f'from bench.registry import {decorator}\n\n\n@{decorator}("mine")\nclass Mine:\n    version = 2  # 1 forgot the sign\n'
+    )
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path))
+    before, part = CONFIG.canonical() | config, f"{kind} mine"
+    now = before | {"versions": dict.fromkeys(config["versions"], 2)}
+    assert stale.changes({"code": {part: "0" * 16}}, before) == (), "the next run leaves it as it is"
+    assert stale.changes({"code": {part: "0" * 16}}, now) == ((part, "0" * 16),)
 
 
 def test_known_code_is_read_by_part_and_version():

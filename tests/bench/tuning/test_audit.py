@@ -12,7 +12,7 @@ from bench.config.resolve import with_options
 from bench.config.schema import run_id
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.selection import select_cells
-from bench.experiments.spec import ALL, DEFAULTS, TUNED, ExperimentSpec, TuningOptions, by_study
+from bench.experiments.spec import ALL, DEFAULTS, OWN, TUNED, ExperimentSpec, TuningOptions, by_study
 from bench.results.store import Store
 from bench.tuning import study
 from bench.tuning.audit import audit, stops_of_searches
@@ -147,15 +147,49 @@ def search(store, path, **how):
     studies = by_study(grid.seeds_at("full"), 2)
     tuning = TuningOptions("random", samples=2, space=ALL, compares=True, studies=studies)
     spec = ExperimentSpec(grid, only={"partition": ["label-2"]}, tuning=tuning, ruleset=TUNED)
+    return search_by(spec, store, **how), spec
+
+
+def search_by(spec: ExperimentSpec, store, scores=(0.5, 0.7), **how) -> str:
+    """Plays the searches of an experiment and stores its cells; returns its name."""
+    tuning = spec.tuning
     searches, chosen = searches_of(spec, select_cells(spec).selected), {}
     with store.locked():
         for place, search in searches.items():
             opened = Study(search, store)
-            try_next(opened, store, 0.5, rounds=4)
-            try_next(opened, store, 0.7, **{"rounds": 4} | how)
+            for score in scores:
+                changed = how if score == scores[-1] else {}
+                try_next(opened, store, *[score] * len(search.configs), **{"rounds": 4} | changed)
             outcomes = opened.outcomes()
             chosen[place] = describe_choice(search, best_of(outcomes, tuning), outcomes)
-    return store_cells(store, spec, chosen), spec
+    return store_cells(store, spec, chosen)
+
+
+LONG = {"train_examples": 500, "test_examples": 200, "batch_size": 16, "local_epochs": 2}
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        TuningOptions("random", samples=2, space=ALL, compares=True),
+        TuningOptions("random", "asha", samples=2, search_seeds=(0,), metric="validation_accuracy"),
+    ],
+    ids=["usual", "all named"],
+)
+def test_a_name_that_is_cut_is_found_again_by_what_a_choice_says(store, path, tuning):
+    spec = ExperimentSpec(load_grid(str(path)), only={"partition": ["label-2"]}, tuning=tuning, overrides=LONG)
+    label = search_by(spec, store)
+    assert "~" in label and says(store, label)[1].startswith("all 4 stored cells follow; 4 of the grid were not run")
+    tamper(store, label, lambda grid: grid["cells"][0]["tuned"].update(share=0.5))
+    assert not audit(store, store.grid(label)).follows
+
+
+def test_spaces_that_methods_cannot_be_compared_by_are_not_those_of_a_search(store, path):
+    """All points of the own grid of one method, as `tune` tries them; with those of training they would be too many."""
+    tuning = TuningOptions("grid", space=OWN)
+    spec = ExperimentSpec(load_grid(str(path)), only={"algorithm": ["fedprox"]}, tuning=tuning)
+    label = search_by(spec, store, scores=(0.5, 0.6, 0.4, 0.3))
+    assert "2 of 2 choices were made again from validation runs" in says(store, label)[1]
 
 
 def test_the_file_of_a_grid_is_also_looked_for_in_the_folders_of_labs(store, tmp_path, monkeypatch):

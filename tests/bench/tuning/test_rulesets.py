@@ -119,6 +119,24 @@ def test_a_choice_that_changes_takes_the_place_of_all_earlier_runs_of_its_cell(s
     assert merge_cells(first, second, first["cells"], lambda run: True)["cells"] == first["cells"]
 
 
+def test_runs_of_other_studies_are_in_no_table_with_those_of_these(store):
+    """With more seeds in a grid its studies are others; of a method that is not run again nothing is left in the table."""
+
+    def stored(seeds: list[int], only: dict) -> tuple[dict, int]:
+        grid = make_grid("mine", CONTENT | {"axes": CONTENT["axes"] | {"seed": seeds}})
+        spec = replace(SPEC, grid=grid, only=only, tuning=replace(SPEC.tuning, studies=by_study(seeds, 3)))
+        searches = select.searches_of(spec, select_cells(spec).selected)
+        asked = Experiment(spec, chosen={place: CHOICE | {"hparams": {"lr": 0.1}} for place in searches})
+        left_out = asked.store_grid(asked.plan(store), store)
+        return store.grid(spec.label), left_out
+
+    earlier, _ = stored([0, 1], {})
+    now, left_out = stored([0, 1, 2], {"algorithm": ["fedavg"]})
+    assert {cell["algorithm"] for cell in earlier["cells"]} == {"fedavg", "fedprox"}
+    assert {cell["algorithm"] for cell in now["cells"]} == {"fedavg"} and left_out == 1
+    assert stored([0, 1, 2], {"algorithm": ["fedprox"]})[1] == 0, "the same studies stand together"
+
+
 def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may_miss(store):
     (search, *_) = select.searches_of(SPEC, select_cells(SPEC).selected).values()
     study = Study(search, store)

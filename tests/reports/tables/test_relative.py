@@ -88,7 +88,8 @@ def test_shares_are_strict_and_spreads_are_those_of_a_population():
 
 def test_the_caption_of_the_paper_style_explains_metrics_that_are_no_accuracies(table):
     def facts() -> str:
-        return api.render(table.save(), "small_table", "paper", style="paper").rstrip().splitlines()[-1]
+        lines = api.render(table.save(), "small_table", "paper", style="paper").rstrip().splitlines()
+        return [line for line in lines if line and not line.startswith("- ")][-1]
 
     explained = (
         "IPR: share of the clients, in percent, whose accuracy on their own test data is above that in the reference run, "

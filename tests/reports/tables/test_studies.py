@@ -1,11 +1,14 @@
 """Boards by the ruleset tuned: medians over studies, studies that missed, ranks of studies."""
 
 import io
+import shutil
 
 import pandas as pd
 import pytest
 
+from bench.results.store import Store
 from reports import api
+from reports.exports import results_diff
 from reports.tables import report
 from tests.reports.tables.test_tuning_notes import choice
 
@@ -85,6 +88,25 @@ def test_a_lost_study_has_not_missed_a_target_too(board):
     shown = {row.labels[0]: (row.cells[0].measured, row.cells[0].caveats) for row in table.rows}
     assert shown["fedavg"] == ("not reached", ("2 of 3 studies missed",))
     assert shown["fedprox"] == ("not reached by 1 of 2 studies", ("1 of 3 studies to end",))
+
+
+def test_two_directories_are_compared_study_by_study(board, tmp_path):
+    board.reproduces = None
+    one = Store(board.save())
+    shutil.copytree(one.folder, tmp_path / "other")
+    other = Store(tmp_path / "other")
+    with other.locked():
+        grid = other.grid("small_table@paper")
+        for cell in grid["cells"]:
+            if cell["seed"] in STUDIES[0]:
+                cell["tuned"]["hparams"] = {"mu": 7.0}
+        other.write_grid("small_table@paper", grid)
+    found = results_diff.compare("small_table@paper", one, other)
+    assert found.tables["accuracy"]["numbers"].tolist() == ["identical"] * 4
+    assert found.tables["accuracy"]["A"].tolist()[:2] == ["55.0±12.2", "55.0±5.0"]
+    assert {*found.choices} == {f"{method}, {row.split()[1]}" for method in ("fedavg", "fedprox") for row in ROWS}, (
+        "the choice of one study of three is another one"
+    )
 
 
 def test_a_csv_has_the_range_of_studies(board):
