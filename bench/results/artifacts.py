@@ -37,11 +37,18 @@ class Folder:
     def __init__(self, uri: Path | str):
         """
         Raises:
-            ValueError: if fsspec does not know the protocol, or what it needs for it is not installed.
+            ValueError: if fsspec does not know the protocol, what it needs for it is not installed, or a URI has "::".
         """
         self.uri = str(uri)
+        self._fs: Any
         try:
-            self._fs, self._path = fsspec.url_to_fs(self.uri)
+            # fsspec takes what is before "::" for a place of its own, where `remove` would find files of others.
+            if "://" not in self.uri:
+                self._fs, self._path = LocalFileSystem(), str(Path(self.uri).absolute())
+            elif "::" in self.uri:
+                raise ValueError("it has ::, which chains file systems; leave that out")
+            else:
+                self._fs, self._path = fsspec.url_to_fs(self.uri)
         except (ValueError, ImportError) as error:
             raise ValueError(f"{self.uri} is no place to write to: {error}") from error
         self._local = isinstance(self._fs, LocalFileSystem)

@@ -521,6 +521,10 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
             ["run", "--grid", "quickstart", "--storage", "foo://x"],
             "name a folder that can be written, or a URI as s3://",
         ),
+        (
+            ["run", "--grid", "quickstart", "--storage", "memory://x::2"],
+            "--storage: memory://x::2 is no place to write to: it has ::, which chains file systems; leave that out;",
+        ),
         (["data", "show", "digits", "lable-2"], "Did you mean 'label-2'?"),
         (["data", "show", "digits", "iid", "--image-size", "big"], "image_size must be a number of pixels"),
         (["data", "check", "digits", "--image-size", "0"], "from 1 to 1024, or height and width as 24x32"),

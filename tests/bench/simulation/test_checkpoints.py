@@ -250,6 +250,17 @@ def test_a_checkpoint_that_cannot_be_completed_leaves_the_one_before(tmp_path, m
     assert Checkpoints(Folder(tmp_path), {}).load(CPU) == {"state": 1}
 
 
+def test_two_colons_are_a_part_of_a_path_and_no_place_of_files_of_others(tmp_path):
+    other, own = tmp_path / "other", Folder(tmp_path / "other::2")
+    Folder(other).save("weights.pt", {"state": 1})
+    (own / "run").save("checkpoint.pt", {"state": 2})
+    assert (own.folders(), (own / "run").names(), own.names()) == (["run"], ["checkpoint.pt"], [])
+    own.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"] and Folder(other).names() == ["weights.pt"]
+    with pytest.raises(ValueError, match="memory://a::2 is no place to write to: it has ::, which chains file systems"):
+        Folder("memory://a::2")
+
+
 def test_a_place_that_is_no_local_disk_does_as_well():
     saved = Checkpoints(Folder("memory://runs/a/checkpoint"), {})
     clients = write_rows(no_rows({"model": torch.zeros(9)}), torch.tensor([4]), {"model": torch.ones(1, 9)})
