@@ -44,8 +44,12 @@ def is_integer(value: Any) -> bool:
     return type(value) is int and abs(value) < 2**62
 
 
-def is_printable(value: Any, depth: int = 0) -> bool:
-    """Whether a value consists of numbers, printable texts, and lists and mappings of these, not nested too deeply."""
+def is_printable(value: Any, depth: int = 0, has_methods: bool = True) -> bool:
+    """Whether a value consists of numbers, printable texts, and lists and mappings of these, not nested too deeply.
+
+    Args:
+        has_methods: whether a mapping with a base is a method. Those of callbacks are none, where an option may be called so.
+    """
     if isinstance(value, str):
         return is_text(value)
     if value is None or type(value) is bool:
@@ -55,15 +59,21 @@ def is_printable(value: Any, depth: int = 0) -> bool:
     if isinstance(value, dict):
         # Methods are printed by their names, and so are those that they wrap; settings may name a base alone.
         base, is_method = value.get("base", {"name": ""}), "name" in value
-        named = isinstance(value.get("name", ""), str) and (
-            "name" in base if isinstance(base, dict) else isinstance(base, str) and not is_method
+        named = not has_methods or (
+            isinstance(value.get("name", ""), str)
+            and ("name" in base if isinstance(base, dict) else isinstance(base, str) and not is_method)
         )
-        return named and all(is_text(key) and is_printable(part, depth + 1) for key, part in value.items())
-    return all(is_printable(part, depth + 1) for part in value) if isinstance(value, list) else is_number(value)
+        return named and all(
+            is_text(key) and is_printable(part, depth + 1, has_methods and key != "callbacks")
+            for key, part in value.items()
+        )
+    if isinstance(value, list):
+        return all(is_printable(part, depth + 1, has_methods) for part in value)
+    return is_number(value)
 
 
 def is_printable_mapping(value: Any) -> bool:
-    """Whether a value is a mapping of printable values."""
+    """Whether a value is a mapping of printable values, with methods as configs have them."""
     return isinstance(value, dict) and is_printable(value)
 
 

@@ -22,6 +22,7 @@ CONFIG = {
     "participation?": is_number,
     "split": is_text,
     "versions": {str: is_integer},
+    "callbacks?": [{"name": is_text}],
 }
 
 PARTITION_SETTINGS = (

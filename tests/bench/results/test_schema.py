@@ -41,6 +41,7 @@ GOOD = {
         {"more": 1},
         {"options": {"base": "fedprox"}},
         {"options": {"name": "ccvr", "base": {"name": "fedavg"}}},
+        {"options": {"callbacks": [{"name": "moved", "base": 2.0}]}},
     ],
 )
 def test_a_value_of_a_type_has_its_shape(change):
@@ -59,6 +60,7 @@ def test_a_value_of_a_type_has_its_shape(change):
         *(({"notes": [f"fed{turn}gva"]}, "notes[0] is not a text") for turn in "\u202a\u202e\u2066\u2069"),
         ({"options": {"name": "ccvr", "base": "fedavg"}}, "options is not what it should be"),
         ({"options": {"base": {"mu": 1}}}, "options is not what it should be"),
+        ({"options": {"name": "ccvr", "base": 2.0}}, "options is not what it should be"),
         ({"notes": [None]}, "notes[0] is not a text"),
     ],
 )

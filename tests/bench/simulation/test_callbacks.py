@@ -274,6 +274,16 @@ def test_without_callbacks_runs_keep_their_ids_and_with_them_have_others():
     assert resolve({key: value for key, value in again.canonical().items() if key != "versions"}) == again
 
 
+def test_an_option_of_a_callback_may_be_called_base_as_the_method_in_a_wrapper_is(tmp_path, monkeypatch):
+    own = CALLBACK.replace("fails_in: int = 0", "base: float = 2.0")
+    method_files.use(tmp_path / "other", monkeypatch, {"algorithms/fednoted.py": METHOD, "callbacks/moved.py": own})
+    config = looked("moved")
+    with Store(tmp_path / "results").locked() as store:
+        store.start(run_id(config), config.canonical())
+        assert store.config(run_id(config)) == config.canonical() and not store.damaged
+    assert described(config.canonical())["moved.base"] == 2.0
+
+
 def test_the_code_of_callbacks_is_a_part_of_the_code_of_the_run():
     config = looked("moved")
     assert config.versions["callback.moved"] == 1 and versions_of(config)["callback moved"] == 1
