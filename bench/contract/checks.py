@@ -40,6 +40,7 @@ from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
 from bench.simulation.graphs import GIVES_OTHERS, READS_ROUND, Graphs
+from bench.simulation.stored import diagnostics_of
 from bench.simulation.task import Task
 
 _ON_CLIENTS = ("local_loss", "local_update", "personal_model", "trained")
@@ -465,8 +466,9 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
         "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; "
         f"look at {hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
     )
+    found = diagnostics_of(method.diagnostics, method.diagnostics(state))
     try:
-        json.dumps(method.diagnostics(state), allow_nan=False)  # of its record
+        json.dumps(found, allow_nan=False)  # of its record
     except (TypeError, ValueError) as error:
         where = hooks_in_words(case, "diagnostics")
         raise Violation(f"diagnostics are no JSON after training that diverged ({error}); look at {where}.") from error

@@ -77,6 +77,11 @@ def is_printable_mapping(value: Any) -> bool:
     return isinstance(value, dict) and is_printable(value)
 
 
+def is_plain_mapping(value: Any) -> bool:
+    """Whether a value is a mapping of printable values, whatever is called base or name."""
+    return isinstance(value, dict) and is_printable(value, has_methods=False)
+
+
 def one_of(*known: str) -> Check:
     """A check for one of some texts."""
     return lambda value: value in known

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_metric_name, is_name, is_run_id
-from bench.results.json_schema import is_integer, is_line, is_number, is_printable_mapping, is_text, mismatch
+from bench.results.json_schema import (
+    is_integer,
+    is_line,
+    is_number,
+    is_plain_mapping,
+    is_printable_mapping,
+    is_text,
+    mismatch,
+)
 
 CONFIG = {
     "algorithm": {"name": is_text},
@@ -77,6 +85,31 @@ def is_code(value: Any) -> bool:
 def are_commits(value: Any) -> bool:
     """Whether a value maps folders of repositories to commits."""
     return isinstance(value, dict) and len(value) <= _MOST and all(map(is_line, [*value, *value.values()]))
+
+
+_DIAGNOSTICS = {
+    "clusters?": [is_integer],
+    "distributions?": [[is_number]],
+    "coalitions?": [is_integer],
+    "divergences?": [[is_number]],
+    "num_examples?": [is_integer],
+    "bound?": {str: [is_number]},
+    "models?": [is_text],
+}
+
+
+def fault_of_diagnostics(value: Any) -> str:
+    """What is wrong with diagnostics, of which reports read some names ("diagnostics.bound is not a JSON object"); "" if
+    nothing is."""
+    if not is_plain_mapping(value):
+        return "diagnostics is not what it should be"
+    if fault := mismatch(value, _DIAGNOSTICS, "diagnostics"):
+        return fault
+    if "divergences" in value:
+        divergences = value["divergences"]
+        if {len(divergences), *map(len, divergences)} != {len(value.get("coalitions", divergences))}:
+            return "its divergences are not of every two of its clients"
+    return ""
 
 
 def are_distinct_texts(value: Any) -> bool:
@@ -168,7 +201,7 @@ class RunRecord(TypedDict):
     weights: NotRequired[dict[str, str]]
     host: NotRequired[str]
     caveats: NotRequired[list[str]]
-    diagnostics: NotRequired[dict[str, Any]]
+    diagnostics: NotRequired[Annotated[dict[str, Any], is_plain_mapping]]
     engine: NotRequired[str]
     block: NotRequired[int | None]
     threads: NotRequired[int]

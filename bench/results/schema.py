@@ -11,13 +11,21 @@ from bench.results.json_schema import (
     Shape,
     is_integer,
     is_line,
-    is_number,
-    is_printable_mapping,
+    is_plain_mapping,
     is_text,
     mismatch,
     shape_of,
 )
-from bench.results.records import CONFIG, Config, RunRecord, StoredGrid, StoredProbe, StoredSearch, is_config
+from bench.results.records import (
+    CONFIG,
+    Config,
+    RunRecord,
+    StoredGrid,
+    StoredProbe,
+    StoredSearch,
+    fault_of_diagnostics,
+    is_config,
+)
 
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now
@@ -27,15 +35,6 @@ _REPORT_KEYS = {"value": "rounds_shown"}  # of its report
 _CHOSEN_KEYS = {"params": "hparams"}  # of what a search has chosen for a cell
 
 _RECORD, _GRID, _SEARCH = map(shape_of, (RunRecord, StoredGrid, StoredSearch))
-_DIAGNOSTICS = {
-    "clusters?": [is_integer],
-    "distributions?": [[is_number]],
-    "coalitions?": [is_integer],
-    "divergences?": [[is_number]],
-    "num_examples?": [is_integer],
-    "bound?": {str: [is_number]},
-    "models?": [is_text],
-}
 _LABEL_COUNTS = {"classes": [is_text], "label_counts": [[is_integer]]}
 
 
@@ -105,7 +104,7 @@ def check_probe(path: Path, written: bytes) -> StoredProbe:
     probe, _ = unseal(path, written)
     result = _LABEL_COUNTS if path.name == "probe-label-counts.json" else dict
     _require_shape(path, probe, {"version": is_integer, "result": result})
-    if not is_printable_mapping(probe["result"]):
+    if not is_plain_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return cast(StoredProbe, probe)
 
@@ -147,14 +146,8 @@ def check_record(path: Path, content: dict[str, Any]) -> RunRecord:
     if "schema" not in content:
         record = {_FIRST_KEYS.get(key, key): value for key, value in content.items()}
     _require_shape(path, record, _RECORD)
-    if found := mismatch(record.get("diagnostics", {}), _DIAGNOSTICS, "diagnostics"):
+    if found := fault_of_diagnostics(record.get("diagnostics", {})):
         raise Damaged(path, f"does not hold what it should: {found}")
-    diagnostics = record.get("diagnostics", {})
-    if "divergences" in diagnostics:
-        divergences = diagnostics["divergences"]
-        clients = len(diagnostics.get("coalitions", divergences))
-        if {len(divergences), *map(len, divergences)} != {clients}:
-            raise Damaged(path, "does not hold what it should: its divergences are not of every two of its clients")
     if record.get("schema", SCHEMA) != SCHEMA:
         raise Damaged(path, f"has schema {record['schema']}, which this version of the program does not know")
     if record["id"] != path.parent.name:

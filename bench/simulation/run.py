@@ -30,6 +30,7 @@ from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
+from bench.simulation.stored import diagnostics_of, require_json
 from datasets import skew
 
 
@@ -246,6 +247,7 @@ class Run:
             metrics |= as_numbers(noted.metrics, name, callback.after_round)
             self._stopped = self._stopped or noted.stop
             if noted.local_models:
+                require_json(callback.after_round, noted.local_models, "local_models")
                 row["local_models"] = noted.local_models
         if metrics:
             row["metrics"] = metrics
@@ -288,8 +290,7 @@ class Run:
             **({"weights": self._weights} if self._weights else {}),
             "caveats": self.algorithm.caveats(self.task),
             "kept": self._kept,
-            "diagnostics": self.algorithm.diagnostics(self.state)
-            | ((self._deployed and self._deployed.diagnostics) or {}),
+            "diagnostics": self._diagnostics(),
             "engine": self.task.engine,
             "block": self.task.max_clients_per_vmap,
             "threads": torch.get_num_threads(),
@@ -306,6 +307,11 @@ class Run:
                 **({library: version(library)} if (library := self.task.model.library) else {}),
             },
         }
+
+    def _diagnostics(self) -> dict[str, Any]:
+        of_deploy = (self._deployed and self._deployed.diagnostics) or {}
+        found = diagnostics_of(self.algorithm.diagnostics, self.algorithm.diagnostics(self.state))
+        return found | diagnostics_of(self.algorithm.deploy, of_deploy)
 
     def _save(self, previous: dict[str, Any]) -> None:
         if self._folder is None:

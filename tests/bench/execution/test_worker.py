@@ -23,12 +23,15 @@ from algorithms.shared import divergence
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.contract.cases import Case
+from bench.contract.checks import divergence_ends_in_numbers_and_no_error
 from bench.contract.report import outcomes
+from bench.errors import HookError
 from bench.execution import worker as workers
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import Inputs, Job
 from bench.execution.ray_environment import PACKAGES, ROOT
 from bench.execution.worker import Worker, WorkerReport, failure, storage_trouble
+from bench.results.schema import check_record
 from bench.simulation.engines import run_block
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
@@ -425,6 +428,48 @@ def test_what_a_hook_returned_wrong_is_told_alike_by_a_run_and_by_a_check(
     reason = train(replace(job, config=config, engine=engine))[-1].result["reason"]
     assert reason == f"{said} `python -m bench check fedmine` finds such mistakes."
     assert [outcome.sentence for outcome in outcomes(Case("fedmine", algorithms.make("fedmine")))] == [said]
+
+
+JSON = "but JSON values are expected; write float(...) or int(...) of a number, and .tolist() of an array or a tensor."
+
+
+@pytest.mark.parametrize(
+    ("returned", "sentence"),
+    [
+        ("{'norms': [np.float32(1)]}", f"returned a float32 as diagnostics.norms[0], {JSON}"),
+        ("{np.int64(3): 1}", f"returned a int64 as diagnostics.3, {JSON}"),
+        ("{(3, 4): 1}", f"returned a dict as diagnostics, {JSON}"),
+        ("None", 'returned None, but a dict is expected; write return {"name": number}.'),
+        (
+            "{'bound': 0.3}",
+            "returned what a report cannot read (diagnostics.bound is not a JSON object); choose another name than those that "
+            "reports know, and printable values.",
+        ),
+    ],
+)
+def test_diagnostics_that_a_record_cannot_hold_fail_the_run_and_the_check(
+    job, returned, sentence, tmp_path, monkeypatch
+):
+    text = method_files.RUNNABLE.replace("registered\n", "registered\nimport numpy as np\n", 1)
+    text += f"\n    def diagnostics(self, state):\n        return {returned}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    result = train(replace(job, config=resolve({"algorithm": "fedmine", **DIGITS, "rounds": 1})))[-1].result
+    said = f"diagnostics in mylab/algorithms/fedmine.py, line 14, {sentence}"
+    assert (result["status"], result["reason"]) == ("failed", said)
+    with pytest.raises(HookError) as raised:
+        divergence_ends_in_numbers_and_no_error(Case("fedmine", algorithms.make("fedmine")))
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("returned", ["{'base': 0.3, 'name': 3}", "{'norm': np.float64(1)}", "{3: (1, None)}"])
+def test_diagnostics_are_any_json_values(job, returned, tmp_path, monkeypatch):
+    text = method_files.RUNNABLE.replace("registered\n", "registered\nimport numpy as np\n", 1)
+    text += f"\n    def diagnostics(self, state):\n        return {returned}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    result = train(replace(job, config=resolve({"algorithm": "fedmine", **DIGITS, "rounds": 1})))[-1].result
+    assert result["status"] == "done"
+    record = json.loads(json.dumps({"id": "a1" * 8, **result}))
+    assert check_record(tmp_path / record["id"] / "record.json", record)["diagnostics"] == record["diagnostics"]
 
 
 @pytest.mark.parametrize(

@@ -239,6 +239,11 @@ PAIR = "but the pair (own, metrics) is expected; write return own, {}."
         ("None", f", returned None, {PAIR}"),
         ("own, {}, '', None, 1", f", returned 5 values, {PAIR}"),
         ("own, {}, True", ', returned a bool, but a sentence as stop is expected; write stop="...".'),
+        (
+            "Noted(own, local_models={'clients': [tree.norm(own['start'])]})",
+            ", returned a Tensor as local_models.clients[0], but JSON values are expected; write float(...) or int(...) of a "
+            "number, and .tolist() of an array or a tensor.",
+        ),
         ("own, {'distance': 'far'}", ": The metric distance of moved must be a scalar tensor or a number, but got 'far'."),
     ],
 )  # fmt: skip
