@@ -121,7 +121,7 @@ def model_of(hook: Hook, returned: Tree) -> Tree:
 
 
 def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
-    """Metrics of a round, as a hook returned them.
+    """Metrics of a round, as a hook returned them; numbers of NumPy as those of Python, which a checkpoint can hold.
 
     Raises:
         HookError: unless they are scalar tensors or numbers, by name.
@@ -137,7 +137,7 @@ def scalars_of(hook: Hook, metrics: Any) -> dict[str, Any]:
                 f"{place_of(hook)}, returned {_in_words(value)} as the metric {name}, but a metric is a scalar tensor or a "
                 "number; reduce it, by .mean() or tree.norm(...)."
             )
-    return dict(metrics)
+    return {name: value if isinstance(value, Tensor) else float(value) for name, value in metrics.items()}
 
 
 def _require_fit(hook: Hook, what: str, new: Any, params: Tree, is_added: bool = False) -> None:

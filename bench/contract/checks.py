@@ -40,7 +40,7 @@ from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
 from bench.simulation.graphs import GIVES_OTHERS, READS_ROUND, Graphs
-from bench.simulation.stored import diagnostics_of
+from bench.simulation.stored import diagnostics_of, require_state
 from bench.simulation.task import Task
 
 _ON_CLIENTS = ("local_loss", "local_update", "personal_model", "trained")
@@ -243,6 +243,7 @@ def a_resumed_run_goes_on_as_if_uninterrupted(case: Case) -> None:
     task, states = history(case.method, **case.settings(0.6))
     with tempfile.TemporaryDirectory() as folder:
         for before, after in itertools.pairwise(states[1:]):
+            require_state(case.method.step, before, "state")
             Folder(folder).save("state.pt", on_host(before))
             loaded = torch.load(f"{folder}/state.pt", weights_only=True)
             found = difference(case.method.step(task, loaded), after)

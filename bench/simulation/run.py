@@ -30,7 +30,7 @@ from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
-from bench.simulation.stored import diagnostics_of, require_json
+from bench.simulation.stored import diagnostics_of, json_of, require_state
 from datasets import skew
 
 
@@ -78,6 +78,7 @@ class Run:
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
+        require_state(self.algorithm.init, self.state, "state")
         self.num_rounds = self.algorithm.num_rounds(self.task.settings)
         self.rows: list[RoundRow] = []
         self._evaluate_every = config.evaluate_every or (
@@ -86,6 +87,8 @@ class Run:
         traced = [{"name": "local-models"}] if config.trace_local_models else []
         self._callbacks = build_callbacks([*traced, *config.callbacks])
         self._own = {name: callback.init(self.task, self.state) for name, callback in self._callbacks.items()}
+        for name, callback in self._callbacks.items():
+            require_state(callback.init, self._own[name], "own")
         self._folder, self._retention = folder, retention or StateRetention(final="none")
         self._kept: Final = "none"
         self._data = {"kind": dataset.kind, "digest": dataset.digest}
@@ -206,6 +209,7 @@ class Run:
     def _step(self) -> dict[str, Any]:
         begin, begin_cpu, before = time.perf_counter(), time.process_time(), self.state["costs"]["examples"]
         previous, self.state = self.state, self.algorithm.step(self.task, self.state)
+        require_state(self.algorithm.step, self.state, "state")
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
         trained = time.perf_counter() - begin
@@ -243,12 +247,12 @@ class Run:
                     f"The callback {name} has changed a state ({place_of(callback.after_round)}), but callbacks only look; "
                     "change a copy: of a tensor by .clone(), of a dict by {**state}."
                 )
+            require_state(callback.after_round, noted.own, "own")
             self._own[name] = noted.own
             metrics |= as_numbers(noted.metrics, name, callback.after_round)
             self._stopped = self._stopped or noted.stop
             if noted.local_models:
-                require_json(callback.after_round, noted.local_models, "local_models")
-                row["local_models"] = noted.local_models
+                row["local_models"] = json_of(callback.after_round, noted.local_models, "local_models")
         if metrics:
             row["metrics"] = metrics
 

@@ -18,17 +18,17 @@ _PLAIN = (bool, int, float, str, type(None))
 def diagnostics_of(hook: Hook, returned: Any) -> dict[str, Any]:
     """The diagnostics that a hook has returned; raises HookError if no record can hold them."""
     require_returned(hook, returned, isinstance(returned, dict), "a dict", 'return {"name": number}')
-    require_json(hook, returned, "diagnostics")
-    if fault := fault_of_diagnostics(json.loads(json.dumps(returned))):
+    found: dict[str, Any] = json_of(hook, returned, "diagnostics")
+    if fault := fault_of_diagnostics(found):
         raise HookError(
             f"{place_of(hook)}, returned what a report cannot read ({fault}); choose another name than those that reports "
             "know, and printable values."
         )
-    return returned
+    return found
 
 
-def require_json(hook: Hook, returned: Any, name: str) -> None:
-    """Raises HookError unless what a hook has returned under a name consists of JSON values."""
+def json_of(hook: Hook, returned: Any, name: str) -> Any:
+    """What a hook has returned under a name, as a file gives it back; raises HookError unless it consists of JSON values."""
     if not _is_json(returned):
         odd = ((what, part) for what, part in _parts(returned, name) if not _is_json(part))
         what, part = next(odd, (name, returned))
@@ -36,6 +36,7 @@ def require_json(hook: Hook, returned: Any, name: str) -> None:
             f"{place_of(hook)}, returned a {type(part).__name__} as {what}, but JSON values are expected; write float(...) or "
             "int(...) of a number, and .tolist() of an array or a tensor."
         )
+    return json.loads(json.dumps(returned))
 
 
 def require_state(hook: Hook, returned: Any, name: str) -> None:

@@ -23,7 +23,7 @@ from algorithms.shared import divergence
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.contract.cases import Case
-from bench.contract.checks import divergence_ends_in_numbers_and_no_error
+from bench.contract.checks import a_resumed_run_goes_on_as_if_uninterrupted, divergence_ends_in_numbers_and_no_error
 from bench.contract.report import outcomes
 from bench.errors import HookError
 from bench.execution import worker as workers
@@ -459,6 +459,31 @@ def test_diagnostics_that_a_record_cannot_hold_fail_the_run_and_the_check(
     with pytest.raises(HookError) as raised:
         divergence_ends_in_numbers_and_no_error(Case("fedmine", algorithms.make("fedmine")))
     assert str(raised.value) == said
+
+
+def test_a_state_that_no_checkpoint_can_hold_fails_the_run_before_its_first_round_and_the_check(
+    job, tmp_path, monkeypatch
+):
+    text = method_files.RUNNABLE.replace("registered\n", "registered\nimport numpy as np\n", 1)
+    text += "\n    def init(self, task):\n        return super().init(task) | {'seen': {'count': np.int64(0)}}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    (said,) = train(replace(job, config=resolve({"algorithm": "fedmine", **DIGITS})))
+    sentence = (
+        "returned a int64 as state.seen.count, but a checkpoint holds tensors, numbers of Python, texts, and dicts"
+    )
+    assert said.result["reason"].startswith(f"init in mylab/algorithms/fedmine.py, line 14, {sentence}")
+    with pytest.raises(HookError, match=re.escape(sentence)):
+        a_resumed_run_goes_on_as_if_uninterrupted(Case("fedmine", algorithms.make("fedmine")))
+
+
+def test_metrics_of_numpy_are_no_trouble_of_a_checkpoint(job, tmp_path, monkeypatch):
+    text = method_files.RUNNABLE.replace("registered\n", "registered\nimport numpy as np\n", 1)
+    text += "\n    def round_metrics(self, *arguments):\n        return {'drift': np.float64(0.5)}\n"
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    job = replace(job, config=resolve({"algorithm": "fedmine", **DIGITS}))
+    train(job, steps=2)
+    assert train(job, steps=1)[0].note == "continues after round 2"
 
 
 @pytest.mark.parametrize("returned", ["{'base': 0.3, 'name': 3}", "{'norm': np.float64(1)}", "{3: (1, None)}"])

@@ -229,6 +229,10 @@ def test_a_metric_that_no_method_has_ends_the_run_in_its_first_round(digits):
 
 
 PAIR = "but the pair (own, metrics) is expected; write return own, {}."
+HELD = (
+    "but a checkpoint holds tensors, numbers of Python, texts, and dicts and lists of these; write float(...) or int(...) of a "
+    "number, torch.from_numpy(...) of an array, and a dict in place of a NamedTuple."
+)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +248,9 @@ PAIR = "but the pair (own, metrics) is expected; write return own, {}."
             ", returned a Tensor as local_models.clients[0], but JSON values are expected; write float(...) or int(...) of a "
             "number, and .tolist() of an array or a tensor.",
         ),
+        ("{'seen': [1, np.float64(1)]}, {}", f", returned a float64 as own.seen[1], {HELD}"),
+        ("{np.int64(1): 1}, {}", f", returned a int64 as own.1, {HELD}"),
+        ("{'best': Noted(1)}, {}", f", returned a Noted as own.best, {HELD}"),
         ("own, {'distance': 'far'}", ": The metric distance of moved must be a scalar tensor or a number, but got 'far'."),
     ],
 )  # fmt: skip
@@ -252,6 +259,7 @@ def test_a_callback_that_returns_something_else_fails_the_run_with_its_file_and_
 ):
     at = CALLBACK.index("        moved =")
     wrong = f"{CALLBACK[:at]}        moved = step = 1.0\n        return {returned}\n"
+    wrong = wrong.replace("import dataclass\n", "import dataclass\nimport numpy as np\n")
     method_files.use(tmp_path / "other", monkeypatch, {"algorithms/fednoted.py": METHOD, "callbacks/moved.py": wrong})
     config = looked("moved")
     with pytest.raises(ValueError) as raised:
