@@ -38,7 +38,7 @@ from bench.execution.run_recorder import (
     RunCallback,
     given_up,
 )
-from bench.execution.worker import WorkerReport
+from bench.execution.worker import WorkerReport, storage_trouble
 from bench.execution.workspace import shared_bases
 from bench.files import stderr_to
 from bench.results.store import JOBS, Store
@@ -55,6 +55,7 @@ _PREEMPTED = "PREEMPTED"
 _PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
 _REFUSED_SECONDS = 60.0  # until a submission that Slurm has refused is tried again
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
+_ROOM = 2**16  # bytes that a disk must have left for reports
 _END_SECONDS = 10.0  # that processes get to end when the command is stopped
 # Of `--slurm`: what is said by --cpus-per-trial and --max-concurrent, or is the same for every run of one process.
 _OWN = {"cpus_per_task", "array", "array_parallelism", "nodes", "ntasks", "ntasks_per_node", "requeue"}
@@ -354,7 +355,8 @@ class _Stage:
             self._end(one, report.result or {"reason": reason})
 
     def _die(self, one: _Submitted) -> None:
-        """A job has ended without a last report."""
+        """A job has ended without a last report: it has died, or could not write one."""
+        _require_room(self.folder)
         if self._tries_again(one):
             return
         if not one.host:
@@ -422,15 +424,32 @@ def _cannot_go_on(why: str) -> ValueError:
     return ValueError(f"This machine cannot go on: {why} Nothing is lost: the same command continues.")
 
 
+def _require_room(folder: Path) -> None:
+    """Raises OSError if nothing can be written into a folder any more, as where the disk is full."""
+    probe = folder / "probe"
+    try:
+        probe.write_bytes(bytes(_ROOM))
+    finally:
+        probe.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def _folder(store: Store) -> Iterator[Path]:
     """A folder in the results directory for the files of jobs, whose disk all machines of Slurm see. Jobs of a driver that was
-    killed end when they find that their files are gone."""
+    killed end when they find that their files are gone.
+
+    Raises:
+        StoreError: in place of an OSError within the context that says that files cannot be written any more.
+    """
     shutil.rmtree(store.folder / JOBS, ignore_errors=True)
     folder = store.folder / JOBS / secrets.token_hex(4)
     folder.mkdir(parents=True)
     try:
         yield folder
+    except OSError as error:
+        if trouble := storage_trouble(error, store.folder):
+            raise StoreError(trouble) from error
+        raise
     finally:
         shutil.rmtree(store.folder / JOBS, ignore_errors=True)
 

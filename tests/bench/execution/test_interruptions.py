@@ -125,9 +125,10 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(tmp_path, small_disk):
+@pytest.mark.parametrize("executor", ["ray", "local"])
+def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(tmp_path, small_disk, executor):
     results, grid = small_disk / "results", write_grid(tmp_path)
-    command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
+    command = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0, "--executor", executor)
     driver = Driver(*command)
     wait_for_records(results, 2, driver)
     with contextlib.suppress(OSError), open(small_disk / "ballast", "wb", buffering=0) as ballast:

@@ -1,8 +1,10 @@
 """Runs without Ray: plain processes of this machine, and jobs of a Slurm that is not there (see `tests.support.fake_slurm`)."""
 
 import contextlib
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import yaml
 
 from bench import api
 from bench.config.resolve import resolve
+from bench.errors import StoreError
 from bench.execution import job_file, resources, run_recorder, submitted
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
@@ -442,6 +445,21 @@ def test_what_a_machine_lacks_fails_a_run_of_slurm_and_ends_a_command_on_this_ma
         with stops if executor == "local" else contextlib.nullcontext():
             stage._record(one, WorkerReport(machine_error=why))
     assert ended == [why] * (executor == "slurm")
+
+
+def test_a_worker_that_has_no_room_for_its_report_is_no_run_that_has_died(tmp_path, monkeypatch):
+    def full(path, content):
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    one = submitted._Submitted(SimpleNamespace(id="a"), Handle("FAILED"), tmp_path / "a.json")
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store, "local")
+        monkeypatch.setattr(Path, "write_bytes", full)
+        said = f"Cannot use {store.folder}: No space left on device. Finished runs are kept; mend this, and the same command"
+        with pytest.raises(StoreError, match=re.escape(said)), submitted._folder(store):
+            stage._die(one)
+    assert not stage._deaths and not (tmp_path / "probe").exists()
 
 
 def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):
