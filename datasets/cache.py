@@ -18,7 +18,7 @@ from datasets.base import DataError, Decoded, Source
 from datasets.image_size import ImageSize
 from datasets.info import remedy
 
-VERSION = 1  # raised when decoding changes
+VERSION = 2  # raised when decoding changes, or refuses what it read before
 _ARRAYS = Decoded._fields[:4]
 _GROUPS = ("train_groups", "test_groups")  # of datasets that name the writers
 

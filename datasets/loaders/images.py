@@ -41,7 +41,7 @@ def read_images(
         [len(paths), channels, height, width], uint8.
 
     Raises:
-        DataError: a file cannot be read, or sizes differ although `image_size` is None.
+        DataError: a file cannot be read, has pixels of more than 8 bits, or sizes differ although `image_size` is None.
     """
     first = _read_image(paths[0], folder, channels, image_size, dataset)
     images = np.empty((len(paths), *first.shape), dtype=np.uint8)
@@ -83,6 +83,10 @@ def _read_image(path: str, folder: Path, channels: int, image_size: ImageSize | 
 
     try:
         with opened(path, folder, dataset, LARGEST_IMAGE) as file, Image.open(file) as image:
+            if image.mode[0] in "IF":  # Pillow would cut all values above 255
+                raise DataError(
+                    f"{path} has pixels of more than 8 bits (Pillow's mode {image.mode}); convert the images to 8 bits."
+                )
             image = image.convert("L" if channels == 1 else "RGB")
     except DataError:
         raise

@@ -222,6 +222,16 @@ def test_grey_images_in_a_colour_dataset_become_colour(tmp_path, read):
     assert np.array_equal(read("cinic10").train.images, grey.repeat(3, axis=1))
 
 
+@pytest.mark.parametrize(("pixels", "suffix", "mode"), [(np.uint16, "png", "I;16"), (np.float32, "tiff", "F")])
+def test_images_of_more_than_8_bits_are_refused(tmp_path, read, pixels, suffix, mode):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    deep = RNG.integers(2000, 60000, (32, 32)).astype(pixels)
+    Image.fromarray(deep).save(tmp_path / "cinic10" / "train" / "b" / f"2.{suffix}")
+    said = rf"b/2\.{suffix} has pixels of more than 8 bits \(Pillow's mode {mode}\); convert the images to 8 bits"
+    with pytest.raises(DataError, match=said):
+        read("cinic10")
+
+
 def test_image_size_resizes_image_files_of_any_size(tmp_path, read):
     write_folders(tmp_path / "cinic10", ["a", "b"], images := random_images(4, 3, 64))
     write_png(tmp_path / "cinic10" / "train" / "a" / "1.png", np.full((3, 10, 20), 7, dtype=np.uint8))
