@@ -18,7 +18,7 @@ def find(dataset: str, path: Path) -> Source | None:
     """The arrays of a file; None if there is no such file.
 
     Images are uint8, [n, H, W], [n, H, W, C] or [n, C, H, W] with C of 1 or 3; labels are integers from 0 on, [n] or [n, 1],
-    and each up to the largest is the label of a training image. Other arrays of the file are not read.
+    and each up to the largest is the label of a training and of a test image. Other arrays of the file are not read.
     """
     if not path.exists():
         return None
@@ -73,6 +73,12 @@ def checked(path: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     if (largest := found[3].max()) > known[-1]:
         raise DataError(
             f"{path} has the label {largest} in y_test, but the labels of y_train end at {known[-1]}; remove these images."
+        )
+    untested = np.setdiff1d(known, found[3]).tolist()
+    if untested:  # the local accuracy of a client that has no other labels would be 0 / 0
+        raise DataError(
+            f"{path} has training images but no test image of label {', '.join(map(str, untested[:8]))}; each label "
+            "needs both: add some, or remove the label."
         )
     return found
 

@@ -84,6 +84,10 @@ def test_images_are_resized_and_only_scaled_by_the_usual_transform(saved):
         ({"y_train": LABELS + 2**60}, "in y_train; labels count from 0 without gaps"),
         ({"y_train": LABELS * 2}, "has no training image of label 1, but one of label 4; labels count from 0"),
         ({"y_test": np.array([0, 1, 3])}, "has the label 3 in y_test, but the labels of y_train end at 2"),
+        (
+            {"y_test": np.array([0, 0, 0])},
+            "has training images but no test image of label 1, 2; each label needs both: add some",
+        ),
         ({"x_test": GREY[6:, :5]}, "has images of 1x6x5 in x_train and of 1x5x5 in x_test; both need the same"),
         ({"x_test": np.array([None] * 3)}, "has Python objects in the array 'x_test', which are never read"),
     ],
