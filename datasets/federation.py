@@ -109,6 +109,7 @@ def federate(
     device="cpu",
     test_clients=None,
     scores_together=False,
+    num_clients=None,
 ):
     """Builds a Federation from arrays.
 
@@ -119,6 +120,7 @@ def federate(
         noise: sigma of the partition `noise-s`; client i of N gets sigma * i / (N - 1).
         test_clients: one array of rows of the test examples per client; None if clients have no test data of their own.
         scores_together: as in `Federation`.
+        num_clients: N, if only the first clients of a partition exist; None for as many as there are.
     """
     import warnings
 
@@ -129,5 +131,5 @@ def federate(
     tested = None if test_clients is None else tuple(torch.from_numpy(client) for client in test_clients)
     on_host = tensors[1].cpu()
     counts = torch.stack([torch.bincount(on_host[client], minlength=num_classes) for client in rows])
-    levels = noise * torch.arange(len(rows)) / max(len(rows) - 1, 1) if noise else None
+    levels = noise * torch.arange(len(rows)) / max((num_clients or len(rows)) - 1, 1) if noise else None
     return Federation(*tensors, rows, counts.double(), transform, levels, tested, scores_together)

@@ -274,7 +274,8 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
     if partition is not None:
         try:
             found = partitions.parse(partition)
-            settings["partition"], versions["partition"] = found.name, found.version
+            settings["partition"] = found.name
+            versions["partition"] = found.version_with(settings.get("first_clients"))
         except ValueError as error:
             mistakes.append(str(error))
     if model is not None:

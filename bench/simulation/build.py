@@ -55,6 +55,7 @@ def build_task(
         device,
         division.test_clients,
         division.scores_together,
+        config.clients,
     )
     model_class = models.load(config.model)
     widened = {"width": config.model_width} if "width" in {field.name for field in fields(model_class)} else {}

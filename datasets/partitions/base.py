@@ -76,6 +76,11 @@ class Partition:
         NaN."""
         return all(value >= 0 for value in values)
 
+    def version_with(self, first_clients: int | None) -> int:
+        """The version of a run, in which only the first clients exist or all: `version`, or a larger one where only the
+        numbers of the first have changed."""
+        return self.version
+
     def usual_clients(self, num_writers: int | None) -> int | None:
         """The size of the population if a config does not say it; None if that is not known.
 

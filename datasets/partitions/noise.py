@@ -27,6 +27,9 @@ class Noise(Iid):
     def also(self):
         return "adds noise to images" if self.sigma else ""
 
+    def version_with(self, first_clients):
+        return 1 if first_clients is None else 2  # 1 gave the first clients the noise of a population of their number
+
     @staticmethod
     def accepts(value: float) -> bool:
         return 0 <= value < float("inf")

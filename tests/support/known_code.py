@@ -34,7 +34,8 @@ def today() -> dict[tuple[str, int], str]:
     keys |= {(f"model {name}", models.load(name).version) for name, entry in models.REGISTRY.items() if not entry.lab}
     keys |= {(f"callback {name}", entry.load().version) for name, entry in callbacks.REGISTRY.items() if not entry.lab}
     kinds = {name: entry.load() for name, entry in partitions.KINDS.items() if not entry.lab}
-    keys |= {(f"partition {name}", kind.version) for name, kind in kinds.items()}
+    for name, kind in kinds.items():  # a version depends on no parameter
+        keys |= {(f"partition {name}", kind.version_with(kind, first_clients)) for first_clients in (None, 1)}
     found = {key: hash_now(key[0]) for key in sorted(keys)}
     return {key: digest for key, digest in found.items() if digest}  # all code of ResNets is part of the engine
 

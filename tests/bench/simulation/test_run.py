@@ -428,6 +428,11 @@ def test_only_the_first_clients_of_a_partition_may_exist(digits):
     assert two.population == 2
     for some, every in zip(two.federation.clients, everyone.federation.clients, strict=False):
         assert torch.equal(some, every)
+    noisy = flat | {"partition": "noise-0.5", "clients": 10}
+    everyone, five = (Run(resolve(noisy | more), digits).task.federation for more in ({}, {"first_clients": 5}))
+    assert torch.equal(five.noise_levels, everyone.noise_levels[:5])
+    versions = [resolve(noisy | more).versions["partition"] for more in ({}, {"first_clients": 5})]
+    assert versions == [1, 2], "the first five clients had the noise of a population of five"
     with pytest.raises(ConfigError, match=r"first_clients must be less than clients \(20\) or left out, but got 20"):
         resolve(flat | {"first_clients": 20})
     with pytest.raises(ConfigError, match=r"num_clusters must be at most the number of clients \(2\), but got 5"):
