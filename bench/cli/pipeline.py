@@ -343,7 +343,7 @@ def print_saved(paths: list, sentences: list[str]) -> None:
 def warn_of_seeds(spec: ExperimentSpec) -> None:
     """Says where a budget leaves out seeds of the grid."""
     grid, here = spec.grid.axes.get("seed", [0]), spec.grid.seeds_at(spec.budget)
-    if spec.seeds is None and {*grid} - {*here}:
+    if spec.seeds is None and any(seed not in here for seed in grid):
         own, all_ = (", ".join(map(str, seeds)) for seeds in (here, grid))
         warn(f"Budget {spec.budget}: seed{'s' * (len(here) > 1)} {own} alone; the grid has {all_}.")
 

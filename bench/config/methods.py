@@ -1,16 +1,19 @@
 """Method objects, and callbacks, from plain values and back."""
 
+import contextlib
 import dataclasses
 import functools
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
 
 import algorithms
 from bench.config.parts import require_defaults
+from bench.config.schema import LARGEST
 from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import own_options, require_hooks
 from bench.registry import Entry, Registry, hint
@@ -19,6 +22,21 @@ if TYPE_CHECKING:
     from algorithms.shared.base import Algorithm
 
 CALLBACKS = Registry("callback")
+_LARGEST_COUNT = 2**63 - 1  # in whole numbers, of 64 bits
+
+
+class _Options(BaseModel):
+    """The options of a method or callback, strict (but 1 is a number)."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
+
+    @field_validator("*")
+    @classmethod
+    def _fits_into_tensors(cls, value: Any, info: ValidationInfo) -> Any:
+        most = _LARGEST_COUNT if isinstance(value, int) else LARGEST
+        if isinstance(value, int | float) and most < abs(value) < math.inf:
+            raise ValueError(f"{info.field_name} must be between -{most:g} and {most:g}, but got {value}.")
+        return value
 
 
 def is_method(name: object) -> TypeGuard[str]:
@@ -99,6 +117,18 @@ def build_callback(name: object, options: Mapping[str, Any]) -> Any:
 def _of_own_code(entry: Entry, error: Exception) -> Exception:
     """A ConfigError with the line of its file that has raised an error; the error itself if none has."""
     return ConfigError([entry.failure(error)]) if entry.has_raised(error) else error
+
+
+@contextlib.contextmanager
+def in_sentences(kind: str, names: Iterable[str]) -> Iterator[None]:
+    """Raises what the code of one of these methods or callbacks raises as a ConfigError; a ValueError is a sentence already."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:  # whatever the code of a lab raises
+        entries = map(Registry(kind).find, names)
+        raise next((_of_own_code(entry, error) for entry in entries if entry.has_raised(error)), error) from error
 
 
 def read_callbacks(given: Any) -> tuple[list[dict[str, Any]], list[Any], list[str]]:
@@ -212,9 +242,8 @@ def _typed(entry: Entry, of: type, defaults: Mapping[str, Any]) -> type[BaseMode
     except NameError as error:
         raise ConfigError([f"{place}: the type of an option is unknown: {error}; import it."]) from error
     fields: dict[str, Any] = {key: (hints[key], defaults.get(key, ...)) for key in known}
-    config = ConfigDict(strict=True, arbitrary_types_allowed=True, protected_namespaces=())
-    require_defaults(place, {key: fields[key] for key in defaults}, config)
-    return create_model(entry.name, __config__=config, **fields)
+    require_defaults(place, {key: fields[key] for key in defaults}, _Options.model_config)
+    return create_model(entry.name, __base__=_Options, **fields)
 
 
 def _defaults(of: type) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bench.config.methods import (
     build,
     build_callback,
     describe_method,
+    in_sentences,
     is_method,
     options_of,
     read_callbacks,
@@ -47,7 +48,10 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
         ConfigError: with all mistakes, each with the nearest valid name or the range that holds.
     """
     config, method = read(_with_clients(flat, datasets.INFO if facts is None else facts))
-    mistakes = [*validate_config(config, facts), *method.validate(config), *_validate_callbacks(config, method)]
+    with in_sentences("algorithm", (name for _, name in algorithms.methods_in(config.algorithm))):
+        mistakes = [*validate_config(config, facts), *method.validate(config)]
+    with in_sentences("callback", (spec["name"] for spec in config.callbacks)):
+        mistakes += _validate_callbacks(config, method)
     if mistakes:
         raise ConfigError(mistakes)
     # Methods with rounds of their own do not read the setting: without this, one run would have many names.
@@ -278,7 +282,7 @@ def _check_names(settings: dict[str, Any], mistakes: list[str]) -> dict[str, int
             versions["partition"] = found.version_with(settings.get("first_clients"))
         except ValueError as error:
             mistakes.append(str(error))
-    if model is not None:
+    if isinstance(model, str):
         try:
             settings["model"] = models.canonical(model)
             versions["model"] = models.load(model).version

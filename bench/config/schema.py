@@ -12,6 +12,9 @@ from bench.results.records import Config
 from datasets.image_size import ImageSize, read_image_size
 
 MAX_SEED = 2**32 - 1  # of the legacy generators that draw partitions
+LARGEST = 3.4e38  # in numbers of 32 bits, in which models are trained
+_MOST = 10**9  # more than any run has; what is much larger overflows, or fills the memory with lists
+_MOST_PASSES = 10**7  # likewise, of one client in one round
 
 
 class RunConfig(Sizes, BaseModel):
@@ -49,27 +52,27 @@ class RunConfig(Sizes, BaseModel):
     partition: str
     model: str
     versions: dict[str, int]
-    clients: int = Field(40, gt=0)
+    clients: int = Field(40, gt=0, le=_MOST)
     model_width: float = Field(1.0, gt=0, le=1)
     transform: str = "fedconcat"
     image_size: int | str | None = None
-    rounds: int = Field(50, gt=0)
-    local_epochs: int | None = Field(None, gt=0)
-    local_steps: int | None = Field(None, gt=0)
-    batch_size: int = Field(64, gt=0)
-    lr: float = Field(0.01, gt=0, allow_inf_nan=False)
+    rounds: int = Field(50, gt=0, le=_MOST)
+    local_epochs: int | None = Field(None, gt=0, le=_MOST_PASSES)
+    local_steps: int | None = Field(None, gt=0, le=_MOST_PASSES)
+    batch_size: int = Field(64, gt=0, le=_MOST)
+    lr: float = Field(0.01, gt=0, le=LARGEST, allow_inf_nan=False)
     momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-5, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(1e-5, ge=0, le=LARGEST, allow_inf_nan=False)
     participation: float = Field(1.0, gt=0, le=1)
     last_batch: Literal["keep", "drop-if-full"] = "keep"
-    evaluate_every: int | None = Field(None, gt=0)
+    evaluate_every: int | None = Field(None, gt=0, le=_MOST)
     seed: int = Field(0, ge=0, le=MAX_SEED)
     split: Literal["test", "validation"] = "test"
     validation_share: float | None = Field(None, gt=0, lt=1)
-    train_examples: int | None = Field(None, gt=0)
-    test_examples: int | None = Field(None, gt=0)
+    train_examples: int | None = Field(None, gt=0, le=_MOST)
+    test_examples: int | None = Field(None, gt=0, le=_MOST)
     dirichlet_seed_override: int | None = Field(None, ge=0, le=MAX_SEED)
-    first_clients: int | None = Field(None, gt=0)
+    first_clients: int | None = Field(None, gt=0, le=_MOST)
     trace_local_models: Literal[True] | None = None
     weights: str = Field("none", min_length=1)
     callbacks: list[dict[str, Any]] = []

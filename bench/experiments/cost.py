@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import algorithms
 import datasets
 from bench import models
 from bench.config.compatibility import shift_sizes
+from bench.config.methods import in_sentences
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from datasets import Dataset, Split, partitions
@@ -122,11 +124,12 @@ def with_templates(described: str) -> "tuple[Task, list[State]]":
     """A blank task on the device `meta`, on which states take no memory, and its method's `state_templates`.
 
     Raises:
-        ValueError: if the method cannot have the model or the clients.
+        ValueError: if the method cannot have the model or the clients, or its code fails.
     """
     task = blank_task(described)
     task = replace(task, federation=replace(task.federation, images=task.federation.images.to("meta")))
-    return task, method_of(described).state_templates(task)
+    with in_sentences("algorithm", _methods_in(described)):
+        return task, method_of(described).state_templates(task)
 
 
 def refusals(configs: Iterable[RunConfig]) -> list[str]:
@@ -152,6 +155,11 @@ def method_of(described: str) -> "Algorithm":
     return _method(json.dumps(json.loads(described)["algorithm"]))
 
 
+def _methods_in(described: str) -> list[str]:
+    """Names of the method of what `without_numbers` describes and of those that it wraps."""
+    return [name for _, name in algorithms.methods_in(json.loads(described)["algorithm"])]
+
+
 def _innermost(algorithm: dict[str, Any]) -> dict[str, Any]:
     """The method that a wrapper, or a wrapper of one, is around, if clusters may depend on it."""
     while "num_clusters" not in algorithm and isinstance(algorithm.get("base"), dict):
@@ -162,7 +170,8 @@ def _innermost(algorithm: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _traffic(described: str) -> int:
     """What a method says about a task of blank images."""
-    return method_of(described).traffic(blank_task(described))
+    with in_sentences("algorithm", _methods_in(described)):
+        return method_of(described).traffic(blank_task(described))
 
 
 @functools.cache

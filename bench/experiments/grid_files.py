@@ -36,22 +36,29 @@ def is_ours(name: str) -> bool:
     return name in REGISTRY and REGISTRY[name].lab is None
 
 
-def read(name: str) -> object:
+def read(name: str) -> dict:
     """The content of a grid file.
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if there is none of that name, or it is not YAML, no regular file, or cannot be a grid because of its size.
+        ValueError: if there is none of that name, or it is not YAML, no mapping, no regular file, or cannot be a grid because
+            of its size.
     """
-    return read_yaml(find(name))
+    path = find(name)
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a mapping with axes and settings.")
+    return content
 
 
 def version_of(name: str) -> int:
     """The version that a named grid has now, its own or that of the grid that it extends; 1 if there is none of that name."""
-    while name in names():
+    seen = []  # grids in a circle have none
+    while name in names() and name not in seen:
         content = read(name)
-        if not isinstance(content, dict) or "version" in content or "extends" not in content:
-            return content.get("version", 1) if isinstance(content, dict) else 1
+        if "version" in content or "extends" not in content:
+            return content.get("version", 1)
+        seen.append(name)
         name = content["extends"]
     return 1
 

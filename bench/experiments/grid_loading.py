@@ -1,7 +1,7 @@
 """From grid files to checked grids."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -33,8 +33,6 @@ def load_grid(name: str) -> GridSpec:
         raise ConfigError([f"There is no grid file {name}."]) from error
     except ValueError as error:
         raise ConfigError([str(error)]) from error
-    if not isinstance(content, dict):
-        raise ConfigError([f"{path} must hold a mapping with axes and settings."])
     return make_grid(path.stem, content, source="" if grid_files.is_ours(name) else str(path.absolute()))
 
 
@@ -75,17 +73,25 @@ def make_grid(name: str, content: Mapping[str, Any], source: str = "") -> GridSp
         raise ConfigError([f"grid {name}: {line}" for line in mistakes]) from error
 
 
-def _extended(name: str, content: dict) -> dict:
+def _extended(name: str, content: dict, above: tuple[str, ...] = ()) -> dict:
     """The content of a grid file on top of that of the grid that it extends: settings, budgets, reproduces and report are
     merged key by key, all else is replaced. Methods of the paper that its own axis leaves out are left out of that, and
     names of such values out of its report, which does not inherit how another table is printed. A budget that is null
-    here is left out."""
+    here is left out.
+
+    Args:
+        above: grids that are about to be extended by way of this one.
+    """
     if "extends" not in content:
         return content
     extended = content.pop("extends")
     if extended not in grid_files.names():
         raise ConfigError([f"grid {name}: extends: {unknown('grid', extended, grid_files.names())}"])
-    base = _extended(extended, dict(cast(Mapping[str, Any], grid_files.read(extended))))  # a grid of ours is a mapping
+    if extended in above:
+        raise ConfigError(
+            [f"grid {name}: extends: {extended} would extend itself; name a grid that does not extend this one."]
+        )
+    base = _extended(extended, dict(grid_files.read(extended)), (*above, extended))
     axes = content.get("axes", base.get("axes"))
     if isinstance(base.get("report"), dict) and isinstance(axes, dict):  # other shapes are for the checks
         base["report"] = _inherited(base["report"], axes)
@@ -99,22 +105,28 @@ def _extended(name: str, content: dict) -> dict:
 
 def _inherited(layout: dict, axes: dict) -> dict:
     """What a grid with these axes inherits of a report."""
-    names = {
-        axis: {id: name for id, name in own.items() if str(id) in map(str, [*(axes.get(axis) or ()), ABSENT])}
-        for axis, own in layout.get("names", {}).items()
+    inherited, names = {key: value for key, value in layout.items() if key != "printed"}, layout.get("names")
+    if not (isinstance(names, dict) and all(isinstance(own, dict) for own in names.values())):
+        return inherited  # for the checks
+    values = {axis: axes[axis] if isinstance(axes.get(axis), list) else [] for axis in names}
+    kept = {
+        axis: {id: name for id, name in own.items() if str(id) in map(str, [*values[axis], ABSENT])}
+        for axis, own in names.items()
     }
-    return {key: value for key, value in layout.items() if key != "printed"} | ({"names": names} if names else {})
+    return inherited | ({"names": kept} if kept else {})
 
 
 def _with_own_columns(grid: dict, given: dict) -> dict | None:
     """`reproduces` of an extending grid: of the columns that it inherits those that its own axis has."""
     reproduces, axes, layout = (grid.get(key) or {} for key in ("reproduces", "axes", "report"))
-    if not (isinstance(axes, dict) and isinstance(layout, dict)):
+    if not all(isinstance(part, dict) for part in (reproduces, axes, layout)):
         return reproduces or None  # for the checks
-    known = axes.get(layout.get("columns", Layout.model_fields["columns"].default))
+    columns = layout.get("columns", Layout.model_fields["columns"].default)
+    known = axes.get(columns) if isinstance(columns, str) else None
     inherited = {key: reproduces[key] for key in ("own", "baselines") if key in reproduces and key not in given}
     if isinstance(known, list):
-        reproduces |= {key: [name for name in names if name in known] for key, names in inherited.items()}
+        lists = {key: names for key, names in inherited.items() if isinstance(names, list)}
+        reproduces |= {key: [name for name in names if name in known] for key, names in lists.items()}
     return reproduces or None
 
 

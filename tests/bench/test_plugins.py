@@ -13,9 +13,10 @@ from bench import models, plugins, registry
 from bench.cli import options
 from bench.cli.console import console
 from bench.cli.listing import listing_table
+from bench.config.resolve import resolve
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError
-from bench.experiments import grid_files
+from bench.experiments import cost, grid_files
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
@@ -230,6 +231,64 @@ def test_a_failure_is_told_with_the_innermost_line_of_its_file(tmp_path):
     with pytest.raises(KeyError) as raised:
         names["load"]({})
     assert entry.failure(raised.value) == "load in mylab/datasets/pollen.py failed in line 6: KeyError: 'pollen'."
+
+
+RUN = {"algorithm": "fedkey", "dataset": "digits", "partition": "iid"}
+CALLBACK = """from bench.callbacks import Callback, registered_callback
+
+
+@registered_callback("looks")
+class Looks(Callback):
+    def after_round(self, outcome, own):
+        return None
+
+    def validate(self, config, method):
+        return [config.nothing]
+"""
+
+
+def test_what_a_lab_s_code_raises_before_training_is_one_sentence(lab):
+    own = method_files.RUNNABLE.replace("fedmine", "fedkey")
+    lab({"algorithms/fedkey.py": own + "\n    def validate(self, config):\n        return [config.nothing]\n"})
+    said = r"failed in line \d+: AttributeError: 'RunConfig' object has no attribute 'nothing'\.$"
+    with pytest.raises(ConfigError, match=f"^FedMine in mylab/algorithms/fedkey.py {said}"):
+        resolve(RUN)
+    lab({"callbacks/looks.py": CALLBACK})
+    with pytest.raises(ConfigError, match=f"^Looks in mylab/callbacks/looks.py {said}"):
+        resolve(RUN | {"algorithm": "fedavg", "callbacks": ["looks"]})
+    lab({"algorithms/fedkey.py": own + "\n    def init_server(self, task, params):\n        return {}['key']\n"})
+    (line,) = cost.refusals([resolve(RUN)])
+    assert re.fullmatch(r"FedMine in mylab/algorithms/fedkey.py failed in line \d+: KeyError: 'key'\.", line)
+    lab({"algorithms/fedkey.py": own + "\n    def traffic(self, task):\n        return {}['key']\n"})
+    cost._method.cache_clear()
+    with pytest.raises(ConfigError, match="FedMine in mylab/algorithms/fedkey.py failed in line"):
+        cost.bytes_per_client(resolve(RUN))
+    cost._method.cache_clear()
+
+
+@pytest.mark.parametrize("read", [lambda: listing_table("grids"), lambda: load_grid("odd"), lambda: load_grid("mine")])
+def test_a_grid_that_is_no_mapping_is_named(lab, read):
+    lab({"grids/odd.yaml": "[1, 2]\n", "grids/mine.yaml": "extends: odd\n"})
+    with pytest.raises(ValueError, match=r"^\S*grids/odd.yaml must hold a mapping with axes and settings\.$"):
+        read()
+
+
+def test_grids_that_extend_each_other_in_a_circle_are_told(lab):
+    lab(
+        {"grids/one.yaml": "extends: other\n", "grids/other.yaml": "extends: one\n", "grids/own.yaml": "extends: own\n"}
+    )
+    with pytest.raises(ConfigError, match="^grid one: extends: other would extend itself; name a grid that does not"):
+        load_grid("one")
+    with pytest.raises(ConfigError, match="^grid own: extends: own would extend itself"):
+        load_grid("own")
+    assert grid_files.version_of("one") == grid_files.version_of("own") == 1
+
+
+def test_odd_parts_of_a_grid_that_is_extended_are_told(lab):
+    odd = "axes: {algorithm: [fedavg]}\nreport: {names: [a], columns: [b]}\nreproduces: [c]\n"
+    lab({"grids/odd.yaml": odd, "grids/mine.yaml": "extends: odd\n"})
+    with pytest.raises(ConfigError, match=r"report.names must be a valid dictionary, but got \['a'\]"):
+        load_grid("mine")
 
 
 def test_a_file_that_is_no_python_is_told_where_its_text_is_wanted(lab):

@@ -244,6 +244,13 @@ def test_seeds_that_a_budget_leaves_out_are_said(bench, command, options, said):
     assert said in text if said else "the grid has" not in text
 
 
+def test_a_seed_that_is_no_number_is_told(bench, tmp_path):
+    axes = "{algorithm: [fedavg], dataset: [digits], partition: [iid], seed: [[0, 1]]}"
+    (tmp_path / "mine.yaml").write_text(f"axes: {axes}\n")
+    code, text = bench("describe", "--grid", str(tmp_path / "mine.yaml"))
+    assert code == 2 and "seed must be a valid integer, but got [0, 1]." in text
+
+
 def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     arguments = ("describe", "--grid", "fedcollab_table1", "--only", "dataset=fmnist,algorithm=local|fedavg")
     code, text = bench(*arguments, "--budget", "smoke")
