@@ -4,6 +4,7 @@ Luo et al., No Fear of Heterogeneity: Classifier Calibration for Federated Learn
 https://arxiv.org/abs/2106.05001
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -78,6 +79,16 @@ class CCVR(Calibration):
         num_held = int((task.federation.label_counts > 0).sum())
         encoder = tree.num_bytes([encoder_part(model.init(task.generator_for("init"))), model.init_buffers()])
         return {"bytes_down": task.population * encoder, "bytes_up": upload_size(model.feature_dim, num_held)}
+
+    def traffic(self, task: Task) -> int:
+        # Who holds which classes is not known before the images are: as if each client held every class.
+        absent = int((task.federation.label_counts == 0).sum()) if self.virtual_per_class else 0
+        more = upload_size(self.deployed_model(task).feature_dim, absent)
+        return super().traffic(task) + math.ceil(more / task.population)
+
+    @property
+    def traffic_is_bound(self) -> bool:
+        return bool(self.virtual_per_class) or super().traffic_is_bound
 
     def caveats(self, task: Task) -> list[str]:
         absent = (task.federation.label_counts.sum(0) == 0).nonzero().flatten().tolist()

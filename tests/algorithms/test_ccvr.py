@@ -28,8 +28,11 @@ from algorithms.shared.class_gaussians import (
 )
 from algorithms.shared.local_sgd import task_loss
 from algorithms.shared.types import Batch
+from bench.config.resolve import resolve
+from bench.experiments.cost import bytes_per_client, is_bound
 from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, tukey, wrap
+from bench.models.concat import encoder_part
 from bench.models.mlp import Mlp
 from bench.simulation.evaluation import evaluate
 from tests.support.by_hand import double
@@ -184,6 +187,19 @@ def test_what_clients_send_is_accounted():
     assert spent == {"bytes_up": upload_size(64, 13), "bytes_down": 5 * 4 * encoder}
     for free in (Oracle(), CCVR(virtual_per_class=0), FedAvg()):
         assert set(free.deploy_traffic(task, task.model).values()) == {0}
+
+
+def test_before_a_run_each_client_may_hold_every_class():
+    settings = {"dataset": "digits", "partition": "iid", "clients": 10, "train_examples": 1000, "rounds": 1}
+    ccvr, fedavg, free = (
+        resolve(settings | method)
+        for method in ({"algorithm": "ccvr"}, {"algorithm": "fedavg"}, {"algorithm": "ccvr", "virtual_per_class": 0})
+    )
+    model = Mlp((1, 8, 8), 10)
+    encoder = 4 * sum(leaf.numel() for leaf in encoder_part(model.init(torch.Generator())).values())
+    assert bytes_per_client(ccvr) == bytes_per_client(fedavg) + encoder + upload_size(model.feature_dim, 10) == 190_880
+    assert (is_bound(ccvr), is_bound(fedavg), is_bound(free)) == (True, False, False)
+    assert bytes_per_client(free) == bytes_per_client(fedavg)
 
 
 def deployed(method, task=None):

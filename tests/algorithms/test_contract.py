@@ -122,7 +122,7 @@ def test_gradients_that_are_computed_in_order_to_deploy_count(name, options, exa
 )
 def test_a_wrapper_counts_what_deploying_its_base_costs(name, base):
     case = case_of(name, base=base)
-    special = dataclasses.replace(case.special, gradients_of_its_own=True, exchanges_less=base.traffic_is_bound)
+    special = dataclasses.replace(case.special, gradients_of_its_own=True, exchanges_less=case.method.traffic_is_bound)
     what_a_run_costs_is_known_before(dataclasses.replace(case, special=special), 1.0)
 
 

@@ -235,6 +235,7 @@ _CAT = Toy(in_cycles=True, counters=([2, 3], [3, 2], [3, 3], [2, 4], [4, 2]), se
 TOYS = {
     "centralized": Toy(alone=True),
     "local": Toy(counters=([2, 4],)),
+    "ccvr": Toy(exchanges_less=True),
     # Its gradient is steep where a feature is alive for few examples: with 0.1, in batches of 2 and 6, initial params that
     # differ by 1e-15 lead to params that differ by 1e-2 on one and the same engine.
     "feddecorr": Toy(options={"beta": 0.01}),
