@@ -128,16 +128,14 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
 
 
 def _with_searches(numbers: dict[str, int], cells: list[Cell], searches: Mapping[str, Search]) -> dict[str, int]:
-    """Counts of runs with those of their searches, which set some of the examples aside."""
+    """Counts of runs with those of their searches."""
     from bench.experiments.cost import examples_to_train
 
     distinct = {search.name: search for cell in cells if (search := searches.get(cell.id))}.values()
     if not distinct:
         return numbers
     tried = [(one.wanted, config) for one in distinct for config in one.configs.values()]
-    examples = sum(
-        round(count * examples_to_train(config) * (1 - (config.validation_share or 0))) for count, config in tried
-    )
+    examples = sum(count * examples_to_train(config) for count, config in tried)
     own = {key: number for key, number in numbers.items() if key != "done"}  # which runs will be chosen is not known
     return own | {"searched": sum(count for count, _ in tried), "examples": numbers["examples"] + examples}
 

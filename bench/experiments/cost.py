@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -30,7 +31,8 @@ def examples_to_train(config: RunConfig) -> int:
     """Training examples of a run, summed over clients, epochs and rounds, with those of which clients and the server compute
     gradients in order to deploy; 0 where the size of the dataset is unknown.
 
-    As if all clients were of one size, or all classes where they are not; under partial participation the mean over cohorts.
+    As if all clients were of one size, or all classes where they are not, and each set its share of examples for validation
+    aside; under partial participation the mean over cohorts.
     """
     info = datasets.facts_of(config.dataset)
     examples = config.train_examples or datasets.train_size_of(config.dataset)
@@ -40,18 +42,21 @@ def examples_to_train(config: RunConfig) -> int:
 
     partition = partitions.parse(config.partition)
     if isinstance(partition, Shift) and info and (parts := shift_sizes(config, partition, info)):
-        sizes = Counter(parts[0])
+        found = parts[0]
     elif isinstance(partition, FilePartition):
-        sizes = Counter(map(len, partition.content.train))
+        found = [*map(len, partition.content.train)]
     else:
         each, more = divmod(examples, config.clients)
-        sizes = Counter({each: config.clients - more, each + 1: more})
+        found = [each + 1] * more + [each] * (config.clients - more)
+    held = config.validation_share or 0
+    sizes = Counter(max(1, size - math.ceil(held * size - 0.5)) for size in found[: config.population] if size)
     method = _method(json.dumps(config.algorithm)).for_model(models.has_buffers(config.model))
-    settings, sizes = Settings.of(config), Counter({size: clients for size, clients in sizes.items() if size})
+    # Cohorts are of whole clients.
+    settings = replace(Settings.of(config), participation=config.cohort_size / config.population)
     of_all = sum(clients * method.workload(settings, size) for size, clients in sizes.items())
     deploying = sum(clients * method.deploy_workload(settings, size) for size, clients in sizes.items())
-    in_cohort = round(config.cohort_size * (of_all + (0 if method.personal else deploying)) / config.clients)
-    of_server = method.server_examples(examples, info.num_classes if info else 0)
+    in_cohort = round(config.cohort_size * (of_all + (0 if method.personal else deploying)) / config.population)
+    of_server = method.server_examples(sum(sizes.elements()), info.num_classes if info else 0)
     return in_cohort + (deploying if method.personal else 0) + of_server
 
 

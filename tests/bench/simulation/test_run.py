@@ -90,6 +90,18 @@ def test_few_clients_are_absent_from_all_of_many_rounds(digits):
         for rounds in (2, 20)
     )
     assert few == 2 * 500 + 10 * 25 and many == 20 * 500
+    one = {"participation": 0.05, "rounds": 20, "algorithm": {"name": "fedper", "fit_private": "absent"}}
+    assert examples_to_train(resolve(settings | one)) == 20 * 100 + 10 * round(0.9**20 * 100), "one client per round"
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "finetune"])
+@pytest.mark.parametrize("more", [{"first_clients": 5}, {"split": "validation"}])
+def test_the_work_before_a_run_is_that_of_the_clients_and_examples_that_train(digits, algorithm, more):
+    settings = {"partition": "iid", "train_examples": 1000, "algorithm": algorithm, "rounds": 1, **more}
+    row = train(digits, **settings).rows[-1]
+    # Of which classes the examples of a client are decides how many it sets aside.
+    near = pytest.approx(row["examples"] + row.get("deploy_examples", 0), rel=0.03 if "split" in more else 0)
+    assert examples_to_train(resolve({**DIGITS, **settings})) == near
 
 
 def test_a_row_per_round_with_accuracy_traffic_and_work(digits):
