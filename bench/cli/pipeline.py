@@ -42,7 +42,7 @@ def run_experiment(
         typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
     from bench.experiments.images import locate
-    from bench.experiments.planning import as_stored, check_engine, check_name, make_plan
+    from bench.experiments.planning import as_stored, check_engine, check_name, kept_of_other_files, make_plan
     from bench.experiments.selection import fit_to_images, select_cells, without_searches
     from bench.results.store import Store
 
@@ -72,6 +72,8 @@ def run_experiment(
         check_models(plan.todo, selection.selected, spec.grid)
         name_damaged(store, looked=True, named=named)
         _announce(plan)
+        for sentence in kept_of_other_files(plan, images, store):
+            warn(sentence)
         if dry_run:
             if spec.tuning and selection.selected and all(cell.missing for cell in selection.selected):
                 warn("No search is named, because the images of all cells are missing.")

@@ -1,7 +1,7 @@
 """The files of an experiment: which datasets and weights are there, which are absent, and which replace absent datasets."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import datasets
@@ -23,12 +23,14 @@ class Images:
         absent: name -> what to do to get them.
         substitutes: name of an absent dataset -> the one that replaces it.
         absent_weights: name of a file that is not there -> what to do to get it.
+        digests: dataset, transform and image size of a run -> digest of its images; name of a file with weights -> its sha256.
     """
 
     found: Mapping[str, Dataset]
     absent: Mapping[str, str]
     substitutes: Mapping[str, str]
     absent_weights: Mapping[str, str]
+    digests: Mapping[_View | str, str] = field(default_factory=dict)
 
     @property
     def none_found(self) -> str:
@@ -65,7 +67,7 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
         ValueError: if weights are there but damaged, or not those of a ResNet-18.
     """
     cells = list(cells)
-    absent_weights = _absent_weights(cells, data_dir)
+    weights, absent_weights = _weights(cells, data_dir)
     views = dict.fromkeys((cell.config.dataset, cell.config.transform, cell.config.image_size) for cell in cells)
     found, absent = _load(views, data_dir)
     used = {name: spec.substitutes[name] for name in absent if name in spec.substitutes}
@@ -73,7 +75,9 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     others, without = _load(replacing, data_dir)
     for sentence in without.values():
         raise datasets.DataError(sentence)
-    images = Images(found | others, absent, used, absent_weights)
+    loaded = found | others
+    digests = {view: dataset.digest for view, dataset in loaded.items()} | weights
+    images = Images({view[0]: dataset for view, dataset in loaded.items()}, absent, used, absent_weights, digests)
     has_folder = data_dir is not None and data_dir.is_dir()
     lacking = [*absent.values(), *absent_weights.values()]
     if lacking and not any(map(images.suffice_for, cells)) and not (has_folder and spec.grid.reproduces):
@@ -81,28 +85,28 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     return images
 
 
-def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[str, Dataset], dict[str, str]]:
-    """Datasets by name, in their own size if that is among the views; and the absent ones, with what to do."""
+def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[_View, Dataset], dict[str, str]]:
+    """Datasets by view, those in their own size last; and the absent ones by name, with what to do."""
     found, absent = {}, {}
     for name, transform, image_size in sorted(views, key=lambda view: view[2] is None):
         try:
-            found[name] = resized.load(name, transform, data_dir, image_size)
+            found[name, transform, image_size] = resized.load(name, transform, data_dir, image_size)
         except datasets.MissingData as error:
             absent[name] = str(error)
     return found, absent
 
 
-def _absent_weights(cells: Iterable[Cell], data_dir: Path | None) -> dict[str, str]:
-    """Name of each file with weights that is not there -> what to do; the others are read, which checks them."""
+def _weights(cells: Iterable[Cell], data_dir: Path | None) -> tuple[dict[str, str], dict[str, str]]:
+    """Name of each file with weights -> its sha256; and of each that is not there -> what to do. Reading checks them."""
     from bench.models import pretrained  # imports torch
 
-    absent = {}
+    found, absent = {}, {}
     for name in dict.fromkeys(name for cell in cells for name in weights_files(cell.config)):
         try:
-            pretrained.load(name, data_dir)
+            found[name] = pretrained.load(name, data_dir).digest
         except pretrained.MissingWeights as error:
             absent[name] = str(error)
-    return absent
+    return found, absent
 
 
 def _sizes(info: DatasetInfo) -> tuple:

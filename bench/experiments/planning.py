@@ -138,6 +138,30 @@ def _kept(run_id: str, store: Store) -> Final:
     return record.get("kept", "all") if record and FINAL in store.states(run_id) else "none"
 
 
+def kept_of_other_files(plan: Plan, images: Images, store: Store) -> list[str]:
+    """What to know of finished runs that have read other images or weights than those that are here, one sentence per file.
+
+    They are not repeated: those that others have trained, on their copies of the images, would be lost.
+    """
+    todo = {cell.id for cell in plan.todo}
+    used = [*plan.selected, *filter(None, map(training_of, plan.todo))]
+    runs: dict[tuple[str, str, str], list[str]] = {}
+    for cell in {cell.id: cell for cell in used if not cell.missing and cell.id not in todo}.values():
+        record: Mapping[str, Any] = store.record(cell.id) or {}
+        view = cell.config.dataset, cell.config.transform, cell.config.image_size
+        then = {view: record.get("data", {}).get("digest"), **record.get("weights", {})}
+        for file, digest in then.items():
+            here = images.digests.get(file, digest)
+            if digest and digest != here:
+                name = file if isinstance(file, str) else view[0]
+                runs.setdefault((name, digest[:8], here[:8]), []).append(cell.id)
+    return [
+        f"{f'The finished run {ids[0]}' if len(ids) == 1 else f'{len(ids)} finished runs'} used another {name} (digest {then}) "
+        f"than the one that is here ({here}); to train again on this one, add --rerun, or name another --results-dir."
+        for (name, then, here), ids in runs.items()
+    ]
+
+
 def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> int:
     """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid. Returns how
     many table cells of an earlier grid of that name, which is another one, are no longer stored; their runs stay."""

@@ -18,7 +18,7 @@ from bench.errors import ConfigError
 from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.images import Images
-from bench.experiments.planning import as_stored, training_of
+from bench.experiments.planning import as_stored, kept_of_other_files, training_of
 from bench.experiments.spec import ExecutionOptions, ExperimentSpec
 from bench.results.json_files import SEAL
 from bench.results.store import Store
@@ -255,6 +255,23 @@ def test_local_models_are_kept_where_the_grid_says(ask, store):
     }
 
 
+def test_finished_runs_of_other_images_stay_and_are_named(ask, store):
+    request = ask(only={"algorithm": ["fedavg"]})
+    first, second = train(request, store, data={"kind": "arrays", "digest": "0badcafe"}).todo
+    assert request.plan(store).todo == []
+    here = datasets.load("digits", None).digest
+    (line,) = kept_of_other_files(request.plan(store), request.images(), store)
+    assert line == (
+        f"2 finished runs used another digits (digest 0badcafe) than the one that is here ({here}); to train again on this "
+        "one, add --rerun, or name another --results-dir."
+    )
+    (line,) = kept_of_other_files(ask(**SWEEP).plan(store), ask(**SWEEP).images(), store)
+    assert line.startswith(f"The finished run {first.id} used another digits"), "others start from its end"
+    train(ask(only=ONE, rerun=True), store, data={"kind": "arrays", "digest": here})
+    (line,) = kept_of_other_files(request.plan(store), request.images(), store)
+    assert line.startswith(f"The finished run {second.id} used")
+
+
 def test_a_base_is_trained_again_where_a_run_of_the_grid_would_be(ask, store):
     train(ask(only=ONE), store, data_note="2 of 10 classes")
     made = ask(**SWEEP).plan(store)
@@ -486,6 +503,9 @@ def test_cells_whose_weights_are_absent_say_so_and_are_played_when_they_are_ther
     )
     write_weights(tmp_path / "w.pth")
     assert [cell.config.weights for cell in request.plan(store).todo] == ["w.pth"]
+    train(request, store, weights={"w.pth": "0badcafe" * 8})
+    (line,) = kept_of_other_files(request.plan(store), request.images(), store)
+    assert re.search(r" used another w.pth \(digest 0badcafe\) than the one that is here \([0-9a-f]{8}\); ", line)
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "w.pth")
     with pytest.raises(ValueError, match="w.pth lack 101 names, such as 'bn1.weight': expected"):
         request.plan(store)
