@@ -406,7 +406,8 @@ def every_option_has_an_effect(case: Case) -> str | None:
     _require(
         not untried,
         f"the contract finds no second value of {' and '.join(f'{name} ({why})' for name, why in untried.items())} to try; "
-        f"name it by --no-effect {','.join(untried)} and test it yourself.",
+        'give a text its values by Literal["full", "fast"] as its type, or name it by --no-effect '
+        f"{','.join(untried)} and test it yourself.",
     )
     named = ",".join(idle)
     _require(

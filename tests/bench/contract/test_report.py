@@ -136,7 +136,8 @@ def test_an_option_that_acts_at_small_values_only_passes(lab):
 def test_an_option_without_a_second_value_is_named(lab):
     case = lab(RIGHT.replace("    strength: float = 1.0\n", '    strength: float = 1.0\n    tool: str = "spade"\n'))
     sentence = found(case, every_option_has_an_effect)
-    assert "finds no second value of tool (its type is <class 'str'>)" in sentence and "--no-effect tool" in sentence
+    assert "finds no second value of tool (its type is <class 'str'>)" in sentence
+    assert 'by Literal["full", "fast"] as its type, or name it by --no-effect tool' in sentence
 
 
 def test_a_number_read_from_a_tensor_is_told_with_its_line_and_the_rule(lab):
