@@ -193,11 +193,11 @@ def _run(
     from bench.measurements import run as measurements
     from bench.results import tensorboard
 
-    if left := store_grid(spec, plan, store):
+    if (left := store_grid(spec, plan, store)) is not None:
+        without = f" It had {counted(left, 'cell')} that the new one has not." if left else ""
         warn(
-            f"The table of {spec.label} begins anew: the stored one has other settings, or other seeds in its studies. "
-            f"{counted(left, 'cell')} of that are not in the new one; their runs stay stored. Without --only all are run as "
-            "they are now."
+            f"The table of {spec.label} begins anew: the stored one has other settings, or other seeds in its studies. Its "
+            f"runs stay stored.{without}{' Without --only, all cells are run as they are now.' * bool(left and spec.only)}"
         )
     names = {cell.id: driver.name_of(cell, spec.grid) for cell in plan.selected if not cell.missing}
     ended: dict[str, int] = {}

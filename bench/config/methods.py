@@ -127,8 +127,12 @@ def in_sentences(kind: str, names: Iterable[str]) -> Iterator[None]:
     except ValueError:
         raise
     except Exception as error:  # whatever the code of a lab raises
-        entries = map(Registry(kind).find, names)
-        raise next((_of_own_code(entry, error) for entry in entries if entry.has_raised(error)), error) from error
+        # In the class of a method, or in one that it extends.
+        entries = [*map(Registry(kind).find, names), *Registry(kind).values()]
+        own = next((_of_own_code(entry, error) for entry in entries if entry.has_raised(error)), None)
+        if own is None:
+            raise
+        raise own from error
 
 
 def read_callbacks(given: Any) -> tuple[list[dict[str, Any]], list[Any], list[str]]:

@@ -66,7 +66,8 @@ def _has_changed(part: str, then: str, version: int) -> bool:
     if {then, now} <= {*known().get((part, version), ())}:
         return False
     kind, _, name = part.partition(" ")
-    if kind in KINDS and name in Registry(kind) and version < Registry(kind).version_of(name)[0]:
+    current = Registry(kind).version_of(name)[0] if kind in KINDS and name in Registry(kind) else version
+    if version < current or (version > current and (part, version) not in known()):
         return False  # as below, also of what a lab has brought
     # The code of another version gives other numbers to other runs: that is no change of this one.
     listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}

@@ -162,9 +162,9 @@ def kept_of_other_files(plan: Plan, images: Images, store: Store) -> list[str]:
     ]
 
 
-def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> int:
-    """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid. Returns how
-    many table cells of an earlier grid of that name, which is another one, are no longer stored; their runs stay."""
+def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> int | None:
+    """Stores the expanded grid: the cells of this experiment, merged with those of earlier ones on the same grid. If the
+    earlier grid of that name is another one, returns how many of its table cells are no longer stored; their runs stay."""
 
     def ended(run_id: str) -> bool:
         return store.status(run_id) in ("done", "diverged")

@@ -54,10 +54,10 @@ def is_same(one: StoredGrid, other: StoredGrid) -> bool:
     return one.get("digest") == other.get("digest") and studies[0] == studies[1]
 
 
-def cells_left_out(now: StoredGrid, earlier: StoredGrid | None) -> int:
-    """How many table cells an earlier grid that is not the same has beside those of now."""
+def cells_left_out(now: StoredGrid, earlier: StoredGrid | None) -> int | None:
+    """How many table cells an earlier grid that is not the same has beside those of now; None if there is no such grid."""
     if earlier is None or is_same(now, earlier):
-        return 0
+        return None
     return len(_by_key(earlier["cells"], now["report"]).keys() - _by_key(now["cells"], now["report"]).keys())
 
 

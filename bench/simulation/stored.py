@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,7 +53,7 @@ def require_state(hook: Hook, returned: Any, name: str) -> None:
 
 def _parts(whole: Any, name: str) -> Iterator[tuple[str, Any]]:
     """The parts of nested dicts, lists and tuples, and the keys, each with its name ("own.best")."""
-    if type(whole) is dict:
+    if type(whole) in (dict, OrderedDict):  # a state_dict() is one
         # The rows of clients are as the fresh one is, and there may be many.
         entries = {"fresh": whole["fresh"]} if are_client_rows(whole) else whole
         for key, part in entries.items():

@@ -108,8 +108,11 @@ def _specs(stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
     )
     specs = [replace(spec, tuning=tuning) for tuning in _tunings(stored, grid, budget)]
     fitting = [one for one in specs if label in (one.label, *one.earlier_labels)]
-    if not fitting and _is_cut(stored):
-        raise ConfigError(["its name is cut, and no way to search that is known here gives it."])
+    if not fitting and specs[0].tuning and _is_cut(stored):
+        # The searches may have had other options. All else that the name shows must be so.
+        shown = label[: -len("~12345678")]
+        if any(one.whole_label.startswith(shown) for one in specs):
+            raise ConfigError(["its name is cut, and no way to search that is known here gives it."])
     if not fitting:
         raise _Contradiction(f"by its settings and searches it would be called {specs[0].label}")
     return fitting

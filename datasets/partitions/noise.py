@@ -28,7 +28,8 @@ class Noise(Iid):
         return "adds noise to images" if self.sigma else ""
 
     def version_with(self, first_clients):
-        return 1 if first_clients is None else 2  # 1 gave the first clients the noise of a population of their number
+        # The one before gave the first clients the noise of a population of their number.
+        return self.version + (first_clients is not None)
 
     @staticmethod
     def accepts(value: float) -> bool:

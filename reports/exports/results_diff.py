@@ -20,7 +20,7 @@ from reports.tables.aggregate import (
     current_cells,
     label,
 )
-from reports.tables.layout import percent
+from reports.tables.layout import half_up, percent
 from reports.tables.published_comparison import own_value
 from reports.tables.records import Records, ReportedRecord
 
@@ -175,7 +175,7 @@ def _numbers(one: set[str], other: set[str], differing: dict[str, str]) -> str:
 def _spread(values: pd.Series, ddof: int, signed: bool = False) -> str:
     if values.empty:
         return ""
-    mean = f"{values.mean():+z.1f}" if signed else percent(values.mean())
+    mean = f"{half_up(values.mean()):+z.1f}" if signed else percent(values.mean())
     return mean + (f"±{percent(values.std(ddof=ddof))}" if len(values) > 1 else "")
 
 

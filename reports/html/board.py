@@ -43,7 +43,10 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         for x, share in _stairs(xs.tolist(), (100 * shares).tolist(), reach)
     ]
     leaders, known = order[:_LEADERS], "low" in points[0]
-    intervals = f"lines are 95 % intervals{f', too narrow, of few {units_of(grid)}' * are_few(report.cells)}; " * known
+    intervals = (
+        f"lines are 95 % intervals{f', too narrow, of few {units_of(grid)}' * are_few(found, report.cells, grid)}; "
+        * known
+    )
     return [
         {
             "title": f"Mean ranks by {title}",

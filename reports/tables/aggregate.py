@@ -113,7 +113,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         tried, 0 without a search), seed, run, missing, substitute and data_note ("" unless they apply), score (percent, or
         the unit of a cost; NaN unless the run is done and has the metric), missed (bool: the run is done and has not reached
         the target of the metric), lacking (why a run that is done does not have the metric, or ""),
-        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`, and of a single round), done,
+        std_last10 (std over the last 10 rounds of the run; NaN unless value is `last10`), done,
         diverged, failed (bool), stale (bool: trained before the code changed, see `reports.tables.stale_runs`), outdated
         (bool: of a version that its method has left behind).
         Of a relative metric there is no line of reference runs. Of a grid with studies a line is one study, see `_by_study`.
@@ -151,7 +151,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
                 "score": about.scale * score if done else float("nan"),
                 "missed": done and math.isnan(score),
                 "lacking": lacking,
-                "std_last10": about.scale * (stds.get(metric) or math.nan),  # 0 of a single round in early versions
+                "std_last10": about.scale * stds.get(metric, float("nan")),
                 "done": done,
                 "diverged": status == "diverged",
                 "failed": status == "failed",
@@ -281,14 +281,16 @@ def summarise(runs: pd.DataFrame, keys: list[str], std: str, sign: int = 1, stud
 
 
 def with_equal_seeds(cells: pd.DataFrame, contest: list[str]) -> pd.DataFrame:
-    """Cells of which those are not complete that have fewer seeds than a rival: means over other seeds are of other clients.
+    """Cells of which those are not complete that have fewer seeds than a complete rival: means over other seeds are of other
+    clients.
 
     Args:
         cells: of `summarise`.
         contest: names of the columns in which rivals are alike.
     """
-    most = cells.groupby(contest)["seeds"].transform("max")
-    return cells.assign(complete=cells["complete"] & (cells["seeds"] == most))
+    counted = cells["seeds"].where(cells["complete"] & (cells["substitute"] == ""))
+    most = counted.groupby([cells[key] for key in contest]).transform("max")
+    return cells.assign(complete=cells["complete"] & ~(cells["seeds"] < most))
 
 
 def scores_by_seed(cells: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

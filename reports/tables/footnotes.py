@@ -289,14 +289,9 @@ def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names
         return
     summaries = [(cell, record["summary"]) for _, cell, record in ended_runs(grid, records)]
     axis = grid["report"]["columns"]
-    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and _is_of_one_round(found)]
+    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
     if once := [names.value(axis, column).plain for column in columns]:
         yield f"{_join(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
-
-
-def _is_of_one_round(summary: Mapping[str, Any]) -> bool:
-    """Whether a run was evaluated once: it has no std over rounds, or in early versions one of 0."""
-    return "last10_std" in summary and not any(summary["last10_std"].values())
 
 
 def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: Names) -> Iterable[str]:

@@ -9,6 +9,7 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
+from reports.tables.layout import percent
 from reports.tables.rankings import are_few, names_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
 
@@ -37,10 +38,11 @@ def sentence(
 
     leader = ranks.iloc[0]
     tied = ranks.loc[ranks["value"] == leader["value"], "column"]
-    interval = "" if math.isnan(leader["low"]) else f" [{leader['low']:.1f}, {leader['high']:.1f}]"
-    narrow = ", too narrow" if interval and are_few(cells) else ""
+    value, low, high = map(percent, (leader["value"], leader["low"], leader["high"]))
+    interval = "" if math.isnan(leader["low"]) else f" [{low}, {high}]"
+    narrow = ", too narrow" if interval and are_few(found, cells, grid) else ""
     first = (
-        f"First by mean rank of {METRICS[metric].title}: {listed(tied)} ({leader['value']:.1f}{interval}{narrow}, "
+        f"First by mean rank of {METRICS[metric].title}: {listed(tied)} ({value}{interval}{narrow}, "
         f"over {leader['rows']} pairs of {setting} and {unit(grid)})."
         f"{' Accuracies of a smoke budget mean nothing.' * is_smoke(grid)}"
     )
@@ -74,15 +76,17 @@ def sentence(
         f"Not significantly different from {listed([leader['column']])} in any {setting}, which does not mean equal"
     )
     seeds = " to ".join(dict.fromkeys(map(str, (tests["pairs"].min(), tests["pairs"].max()))))
+    least = _least(tests)
     how = (
         f"paired t-test over {seeds} {units}, level {LEVEL:g}, Holm's correction over all {len(tests)} tests, of which "
-        f"the largest difference must exceed {_least(tests):.2g} times its std"
+        f"the largest difference must exceed {least:.{least < 10:d}f} times its sample std"
     )
     return f"{first} {from_it} ({how}): {those}."
 
 
 def _least(tests: pd.DataFrame) -> float:
-    """What the most significant difference must exceed, in its own stds over seeds: few seeds and many tests tell little."""
+    """What the most significant difference must exceed, in its own sample stds over seeds: few seeds and many tests tell
+    little."""
     from scipy import special
 
     pairs = tests["pairs"].max()

@@ -24,7 +24,7 @@ from reports.tables.aggregate import (
     studies_of,
     units_of,
 )
-from reports.tables.layout import Cell, Row, Table
+from reports.tables.layout import Cell, Row, Table, half_up
 from reports.tables.names import Name, Names
 from reports.tables.robust import LEVEL, RESAMPLES
 from reports.tables.significance import competitors, merits
@@ -130,8 +130,9 @@ def _of_board(found: pd.DataFrame, labels: tuple[str, ...], grid: StoredGrid, na
 
 def _cell(line: Any, form: str) -> Cell:
     """A number with its interval, if there is one."""
-    interval = "" if math.isnan(line.low) else f" [{line.low:{form}}, {line.high:{form}}]"
-    return Cell(f"{line.value:{form}}{interval}", mean=line.value)
+    value, low, high = map(half_up, (line.value, line.low, line.high))
+    interval = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
+    return Cell(f"{value:{form}}{interval}", mean=line.value)
 
 
 def _heading(measure: str, over: str, key: str, names: Names) -> str:
@@ -200,7 +201,7 @@ def footnotes(
     what = "columns" if rows == "rows" else "competitors"
     if len(found) and is_board(grid):
         of, setting = units_of(grid), contest_name(grid)
-        narrow = "; of so few they are too narrow" if are_few(cells) else ""
+        narrow = "; of so few they are too narrow" if are_few(found, cells, grid) else ""
         brackets = (
             f"In brackets, here and beside: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples of the {of} "
             f"within each {setting}. They say how far {of} move a number, not what other settings would give{narrow}."
@@ -280,9 +281,11 @@ def _left_out(cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd
         yield f"Not in the ranks: {setting(values)}, where only these have ended: {methods(ended[ended].index)}."
 
 
-def are_few(cells: pd.DataFrame) -> bool:
-    """Whether the settings of a board have so few seeds, or studies, that intervals by them are too narrow."""
-    return bool(cells["seeds"].min() < FEW)
+def are_few(found: pd.DataFrame, cells: pd.DataFrame, grid: StoredGrid) -> bool:
+    """Whether the settings of a board have so few seeds, or studies, that intervals by them are too narrow; arguments as of
+    `footnotes`."""
+    ranked = cells[competitors_of(cells, grid).isin(found["column"])]
+    return bool(ranked["seeds"].min() < FEW)
 
 
 def _ranked(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> pd.DataFrame:

@@ -174,9 +174,9 @@ def _cells_by_metric(
         cells = summarise(runs, keys, grid["std"], METRICS[metric].sign, len(studies_of(grid)))
         if grid["report"].get("metrics") and found:
             cells = _of_chosen(cells, runs, pd.concat(found.values()), grid, metric)
-        cells = with_equal_seeds(cells, contest_keys(grid))
         cells = add_gains(cells, runs, grid, metric)
         cells = compare(cells, grid, metric, value)
+        cells = with_equal_seeds(cells, contest_keys(grid))
         against = grid["report"].get("against")
         others = baselines_of(cells, grid, against) if against else None
         cells = compare_with_best(cells, runs, contest_keys(grid), metric, others)

@@ -118,14 +118,14 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
         contest: of what the best is marked: of a row, or of cells that differ in the axes that are compared.
         against: with what cells are compared instead of the best; "" for the best.
     """
-    if not (cells["best"].any() or (against and cells["p_value"].notna().any())):
-        return
+    runs = "studies" if cells["studies"].any() else "seeds"
     if cells["best"].any():
         of = "median" if cells["studies"].any() else "mean"
         yield f"Bold: best {of} of the {contest} among the complete cells, all of them where several print alike."
-    runs = "studies" if cells["studies"].any() else "seeds"
-    if ((cells["done"] > 0) & ~cells["complete"]).any():
+    if cells["complete"].any() and ((cells["done"] > 0) & ~cells["complete"]).any():
         yield f"Cells with fewer {runs} than others of their {contest}, or that lack some, are neither bold nor tested."
+    if not (cells["best"].any() or (against and cells["p_value"].notna().any())):
+        return
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
         of = against or f"the best of their {contest}"

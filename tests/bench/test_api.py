@@ -23,6 +23,7 @@ from bench.results.store import Store
 from bench.simulation.evaluation import evaluate
 from datasets import DataError
 from reports import api as reports
+from reports.tables.layout import percent
 from tests.support import stores
 from tests.support.alone import train_alone
 from tests.support.grid_runs import write_grid
@@ -281,7 +282,7 @@ def test_the_cells_of_a_table_are_those_of_the_report(results):
         assert row["std"] == pytest.approx(100 * own["accuracy_last"].std(ddof=0))
     wide = cells.pivot(index="wrapper", columns="algorithm", values="mean")
     text = reports.render(results, "six", "paper")
-    assert all(f"{mean:.1f}±" in text for mean in wide.to_numpy().flat)
+    assert all(f"{percent(mean)}±" in text for mean in wide.to_numpy().flat)
     best = api.table("six", results, value="best")
     assert set(best["value"]) == {"best"} and (best["mean"] >= cells["mean"]).all()
 

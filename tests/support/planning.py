@@ -45,5 +45,5 @@ class Experiment:
     def retention(self, cell, store: Store, is_base: bool = False):
         return planning.retention_of(cell, self.spec.grid, self.options, store, is_base)
 
-    def store_grid(self, plan: planning.Plan, store: Store) -> int:
+    def store_grid(self, plan: planning.Plan, store: Store) -> int | None:
         return planning.store_grid(self.spec, plan, store)

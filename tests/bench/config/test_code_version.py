@@ -21,6 +21,7 @@ OF_EVERY_RUN = {
     *(f"bench/simulation/{name}.py" for name in ("build", "callbacks", "data", "cached", "retention")),
     *(
         "bench/simulation/run.py",
+        "bench/simulation/stored.py",
         "bench/simulation/task.py",
         "bench/simulation/engines.py",
         "bench/simulation/graphs.py",

@@ -461,17 +461,18 @@ def test_diagnostics_that_a_record_cannot_hold_fail_the_run_and_the_check(
     assert str(raised.value) == said
 
 
-def test_a_state_that_no_checkpoint_can_hold_fails_the_run_before_its_first_round_and_the_check(
-    job, tmp_path, monkeypatch
-):
+@pytest.mark.parametrize("hook", ["init(self, task)", "step(self, task, state)"])
+def test_a_state_that_no_checkpoint_can_hold_fails_the_run_at_once_and_the_check(job, tmp_path, monkeypatch, hook):
     text = method_files.RUNNABLE.replace("registered\n", "registered\nimport numpy as np\n", 1)
-    text += "\n    def init(self, task):\n        return super().init(task) | {'seen': {'count': np.int64(0)}}\n"
+    whole = f"super().{hook.replace('self, ', '')} | {{'seen': {{'count': np.int64(0)}}}}"
+    text += f"\n    def {hook}:\n        return {whole}\n"
     method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
     (said,) = train(replace(job, config=resolve({"algorithm": "fedmine", **DIGITS})))
     sentence = (
         "returned a int64 as state.seen.count, but a checkpoint holds tensors, numbers of Python, texts, and dicts"
     )
-    assert said.result["reason"].startswith(f"init in mylab/algorithms/fedmine.py, line 14, {sentence}")
+    name = hook.partition("(")[0]
+    assert said.result["reason"].startswith(f"{name} in mylab/algorithms/fedmine.py, line 14, {sentence}")
     with pytest.raises(HookError, match=re.escape(sentence)):
         a_resumed_run_goes_on_as_if_uninterrupted(Case("fedmine", algorithms.make("fedmine")))
 

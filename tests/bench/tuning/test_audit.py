@@ -184,6 +184,33 @@ def test_a_name_that_is_cut_is_found_again_by_what_a_choice_says(store, path, tu
     assert not audit(store, store.grid(label)).follows
 
 
+@pytest.mark.parametrize(
+    ("space", "change", "said"),
+    [
+        (ALL, {"overrides": {"lr": 0.1}}, "DIFFERS: by its settings and searches it would be called"),
+        (
+            "training",
+            {"title": "Another"},
+            "cannot be expanded here: its name is cut, and no way to search that is known",
+        ),
+    ],
+    ids=["settings", "space"],
+)
+def test_a_name_that_is_cut_excuses_an_unknown_search_but_no_other_settings(store, path, space, change, said):
+    tuning = TuningOptions("random", samples=2, space=space, compares=True)
+    spec = ExperimentSpec(load_grid(str(path)), only={"partition": ["label-2"]}, tuning=tuning, overrides=LONG)
+    label = search_by(spec, store)
+    tamper(store, label, lambda grid: grid.update(change))
+    assert says(store, label)[1].startswith(said)
+
+
+def test_a_cut_name_of_a_grid_without_searches_is_that_of_its_settings(store, path):
+    label = store_cells(store, of_rules(path, **LONG, momentum=0.5, weight_decay=0.001))
+    assert "~" in label and says(store, label) == (False, "all 8 stored cells follow")
+    tamper(store, label, lambda grid: grid.update(overrides={"lr": 0.1}))
+    assert says(store, label)[0]
+
+
 def test_spaces_that_methods_cannot_be_compared_by_are_not_those_of_a_search(store, path):
     """All points of the own grid of one method, as `tune` tries them; with those of training they would be too many."""
     tuning = TuningOptions("grid", space=OWN)

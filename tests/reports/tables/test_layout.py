@@ -160,6 +160,14 @@ def test_a_cell_of_fewer_seeds_than_others_says_so(store):
     )
 
 
+@pytest.mark.parametrize("scores", [["failed"] * 3, [None] * 3], ids=["failed", "not run"])
+def test_seeds_of_a_rival_without_a_number_take_nothing_from_others(store, scores):
+    store.reproduces = None
+    store.add("cifar10 label-2", "fedavg", [0.5, 0.54]).add("cifar10 label-2", "moon", [0.5, 0.5])
+    store.add("cifar10 label-2", "fedrs", scores)
+    assert list(table(store).values())[:2] == ["**52.0±2.0**", "_50.0±0.0_"]
+
+
 def test_settings_that_have_not_ended_are_named(store):
     store.reproduces = None
     store.add("cifar10 label-2", "moon", [0.5], choice={"mu": 1}).add(

@@ -98,7 +98,7 @@ def test_standings_stand_below_the_table_in_every_format(grid):
     paths = api.write(grid.save(), "small_table", "paper")
     text = paths["md"].read_text()
     assert "## Mean ranks and wins over 4 rows\n" in text
-    assert "| FedAvg | 1.62 [1.00, 2.50] | | 62 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
+    assert "| FedAvg | 1.63 [1.00, 2.50] | | 63 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
     assert "95% percentile intervals of 9,999 bootstrap samples" in text and "of 4 rows they are too narrow" in text
     latex = paths["tex"].read_text()
     assert latex.count(r"\begin{\tablefloat}") == 2 and r"\caption{Mean ranks and wins over 4 rows}" in latex
@@ -225,7 +225,7 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
     below = text[text.index("## Mean ranks") :]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if line.startswith("| ")]
     assert [row[0] for row in rows] == ["Method", "FedProx", "FedAvg", "MOON"]
-    assert rows[0][1:3] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.1 [1.0, 1.2]"
+    assert rows[0][1:3] == ["by accuracy", "by rounds to 50 %"] and rows[1][1] == "1.1 [1.0, 1.3]"
     assert rows[0][3:] == ["interquartile mean", "the best, %", "within 1 point, %", "within 5 points, %"]
     # Behind the best of each pair: fedprox 0, 0, 0, 0; fedavg 10, 30, 20, 0; moon 20, 10, 10, and once diverged.
     assert [row[4].split()[0] for row in rows[1:]] == ["100", "25", "0"]
@@ -255,8 +255,8 @@ def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
         (
             [0.60, 0.40],
             "Not significantly different from FedProx in any partition, which does not mean equal (paired t-test over 2 seeds, "
-            "level 0.05, Holm's correction over all 3 tests, of which the largest difference must exceed 27 times its std): "
-            "FedAvg.",
+            "level 0.05, Holm's correction over all 3 tests, of which the largest difference must exceed 27 times its "
+            "sample std): FedAvg.",
         ),
         ([0.60, 0.60], "Each of the others differs from it significantly in a partition, or has lost a run."),
     ],
@@ -268,7 +268,7 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
     board.add(ROWS[0], "fedavg", of_fedavg)
     first = api.render(board.save(), "small_table", "paper").splitlines()[2]
     assert first.startswith(
-        "First by mean rank of accuracy: FedProx (1.1 [1.0, 1.2], too narrow, over 4 pairs of partition"
+        "First by mean rank of accuracy: FedProx (1.1 [1.0, 1.3], too narrow, over 4 pairs of partition"
     )
     assert first.endswith(said)
     report = api.GridReport(board.folder, "small_table", "paper")
@@ -326,5 +326,5 @@ def test_who_is_told_apart_from_the_first_is_corrected_for_the_tests_of_all_sett
         store.add(row, "fedprox", [0.7] * 3).add(row, "fedavg", [0.7 - points for points in behind])
     assert 0.025 < stats.ttest_1samp([0.09, 0.13, 0.17], 0).pvalue < 0.05, "apart within its setting alone"
     needed = f"{stats.t.ppf(1 - 0.05 / 2 / 2, 2) / 3**0.5:.1f}"
-    said = f"over all 2 tests, of which the largest difference must exceed {needed} times its std): all others."
+    said = f"over all 2 tests, of which the largest difference must exceed {needed} times its sample std): all others."
     assert said in api.render(store.save(), "small_table", "paper")
