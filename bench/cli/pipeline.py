@@ -155,7 +155,7 @@ def _print_searches(searches: dict[str, Search], store: Store) -> None:
             stale
         )
         say(f"{select.title_of(search)}; {left}")
-    say("What they choose is trained after them.")
+    say("What they choose is trained after them, where that is not done.")
 
 
 def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: ExperimentSpec) -> None:

@@ -132,7 +132,7 @@ def test_the_command_line_searches_where_the_grid_says_so(tmp_path):
     assert code == 0 and text == (
         "digits label-2 fedprox: mu; 3 configurations, seeds 0; 0 of 3 runs finished "
         "digits label-2 clsnorm with base fedprox: mu; 3 configurations, seeds 0; 0 of 3 runs finished "
-        "What they choose is trained after them."
+        "What they choose is trained after them, where that is not done."
     )
     code, text = bench(*run, "--set", "mu=0.5")
     assert code == 0 and "0 finished, 16 to run mine@full+mu=0.5" in text
