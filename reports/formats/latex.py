@@ -1,7 +1,8 @@
 """A report as LaTeX: one float per metric, for any document with `\\usepackage{booktabs,graphicx}`, or a document of its own.
 
 How wide a table is, is known to LaTeX alone. So it measures: a table that is wider than a column spans both, as a `table*`; one
-that is wider than the text is scaled down to it; and one whose letters would then be too small is set sideways.
+that is wider than the text is scaled down to it; and one whose letters would then be too small is set sideways. Footnotes that
+do not fit on the page of their table stand below the float, as those of tables that are set sideways.
 """
 
 import hashlib
@@ -147,7 +148,9 @@ def _float(
         r"\sbox\tablebox{\resizebox*{!}{.75\textwidth}{\usebox{\tablebox}}}\fi",
         r"\def\tablelimit{\textheight}%",
         r"\def\tableplaced{\rotatebox{90}{\begin{minipage}{\textheight}\tablebody\end{minipage}}}%",
-        r"\else\def\tableplaced{\tablebody\tablenotes}\let\tablebelow\relax\fi",
+        r"\else\def\tableplaced{\setbox0\vbox{\tablebody}\setbox2\vbox{\tablenotes}%",
+        r"\ifdim\dimexpr\ht0+\dp0+\ht2+\dp2>\textheight\else\global\let\tablebelow\relax\fi",
+        r"\unvbox0\ifx\tablebelow\relax\unvbox2 \fi}\fi",
         r"\begin{\tablefloat}\tableplaced\end{\tablefloat}\tablebelow",
         r"\endgroup",
         "",
@@ -171,12 +174,12 @@ def _head(table: Table) -> list[str]:
 
 
 def _within(notes: Sequence[str], of: str) -> list[str]:
-    """Macros of the footnotes inside the float, and of the same below it for a table that is set sideways."""
+    """Macros of the footnotes inside the float, and below it, for a table that is set sideways or leaves no room for them."""
     if not notes:
         return [r"\let\tablenotes\relax\let\tablebelow\relax"]
     below = rf"\def\tablebelow{{\par{{\footnotesize\sloppy\noindent Notes to Table~\ref{{{of}}}: \tableremarks}}}}%"
     paragraphs = (rf"{_breakable(note)}\par" for note in notes)
-    inside = r"\def\tablenotes{\par\smallskip\parbox{\linewidth}{\footnotesize\sloppy\tableremarks}}%"
+    inside = r"\def\tablenotes{\smallskip\noindent\parbox{\linewidth}{\footnotesize\sloppy\tableremarks}}%"
     return [r"\def\tableremarks{%", *paragraphs, "}%", inside, below]
 
 

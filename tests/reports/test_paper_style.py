@@ -217,7 +217,9 @@ def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
         for number in range(before, count):
             store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
         text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
-        said = compiled(text.replace(r"\def\tableplaced{\tablebody\tablenotes}", show), tmp_path)
+        placed = re.compile(r"\\def\\tableplaced\{\\setbox0.*?\\fi\}", re.DOTALL)
+        assert len(placed.findall(text)) == 1
+        said = compiled(placed.sub(lambda _: show, text), tmp_path)
         found[count] = re.findall(r"<(table\*?) ([\d.]+)pt>", said), SIDEWAYS in said
     widths = [float(of[0][1]) for of, _ in (found[2], found[4], found[10])]
     assert [(of and of[0][0], sideways) for of, sideways in found.values()] == [
@@ -227,6 +229,17 @@ def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
         ([], True),
     ]
     assert widths[0] <= 243 < widths[1] <= 505 < widths[2] <= 505 / latex._SMALLEST
+
+
+@pytest.mark.parametrize("notes, place", [(0, "inside"), (10, "inside"), (200, "below")])
+def test_footnotes_that_do_not_fit_on_the_page_of_their_table_stand_below_it(store, tmp_path, notes, place):
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3).report["notes"] = [
+        "A long note of the author on this table."
+    ] * notes
+    text = api.render(store.save(), "small_table", "paper", format="tex")
+    show = r"\typeout{<\ifx\tablebelow\relax inside\else below\fi>}\endgroup"
+    said = compiled(text.replace(r"\endgroup", show), tmp_path)
+    assert f"<{place}>" in said and "Float too large" not in said
 
 
 def test_tables_fit_the_width_that_is_asked_for(store):
