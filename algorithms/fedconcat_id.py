@@ -1,6 +1,6 @@
 """FedConcat-ID: the server infers label distributions from the answers of local models to noise images.
 
-Diao, Li and He, Exploiting Label Skews in Federated Learning with Model Concatenation, AAAI 2024, Section 4.3.
+Diao, Li and He, Exploiting Label Skews in Federated Learning with Model Concatenation, AAAI 2024, Stage 1-B.
 https://arxiv.org/abs/2312.06290
 """
 

@@ -1,7 +1,7 @@
 """What a server can tell about the labels of clients: from what they report, or from models that they trained.
 
 FedConcat-ID and FedConcat-IB: Diao, Li and He, Exploiting Label Skews in Federated Learning with Model Concatenation,
-AAAI 2024, Section 4.3. https://arxiv.org/abs/2312.06290
+AAAI 2024, Stage 1-B. https://arxiv.org/abs/2312.06290
 """
 
 from typing import NamedTuple

@@ -24,13 +24,20 @@ COLUMNS = (*KEY, "mean", "std")
 _LEFT_OPEN = {
     ("fedcat", ""): "rounds, seeds, and of which round numbers are",
     ("fedconcat", "2"): "whether rounds are doubled, and the seed",
+    ("fedconcat", "3"): "the seed",
+    ("fedconcat", "6"): "the epochs of the heads",
+    ("fedconcat", "7"): "the epochs of the heads",
+    ("fedconcat", "9"): "the large model of the baselines",
+    ("fedconcat", "12"): "the seed, and how classifiers start",
     ("fedconcat", "13"): "whether rounds are doubled, and the seed",
+    ("fedcollab", "1"): "the options of its rivals, and the seeds",
     ("fedcollab", "2"): "the settings of its rivals",
     ("ccvr", "1"): "the optimiser, the number of trials, and the mu of clsprox",
-    (
-        "ccvr",
-        "2",
-    ): "the optimiser, the number of trials, the mu of FedProx and MOON, and clients and rounds beyond CIFAR-10",
+    ("ccvr", "2"): "the optimiser, the number of trials, the mu of FedProx and MOON, the form of FedAvgM, and beyond CIFAR-10 "
+    "clients, rounds and the variant of MobileNetV2",
+    ("fedlab", "rounds"): "the learning rates",
+    ("fedbench", "label-skew"): "rounds and epochs",
+    ("fedvls", "best-round"): "the rounds of FedConcat's stages, and where it has 2 or 4 clusters",
 }
 
 
