@@ -68,8 +68,10 @@ def _array(name: str, content: bytes) -> np.ndarray:
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
         shape, is_fortran, dtype = read_header(file)
+        if odd := [size for size in shape if type(size) is not int or size < 0]:
+            raise ValueError(f"{odd[0]!r} is no size")
         expected = math.prod(shape) * dtype.itemsize
-    except (ValueError, KeyError, TypeError, OverflowError, EOFError, SyntaxError) as error:
+    except Exception as error:  # NumPy reads a header as Python, which raises almost anything
         raise ValueError(f"has an array {name!r} that cannot be read ({error})") from error
     if dtype.hasobject:
         raise ValueError(f"has Python objects in the array {name!r}, which are never read")

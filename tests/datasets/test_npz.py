@@ -121,6 +121,10 @@ def _with_header(shape: str, size: int = 8) -> bytes:
             {"x_train.npy": _with_header("(1,)", 80)},
             r"has 80 bytes in the array 'x_train', but its shape \(1,\) needs 8",
         ),
+        *(
+            ({"x_train.npy": _with_header(shape)}, "has an array 'x_train' that cannot be read")
+            for shape in ("(1,", "(True,)", "(-1, -1)", "'''")
+        ),
     ],
 )
 def test_a_hostile_file_allocates_no_more_than_it_has(tmp_path, parts, said):
