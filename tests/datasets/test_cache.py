@@ -99,6 +99,15 @@ def test_a_damaged_entry_is_decoded_again(source, cache_dir, name, damage):
     assert source.num_decodes == 2
 
 
+def test_an_entry_whose_header_is_no_python_any_more_is_decoded_again(source, cache_dir):
+    source.load(cache_dir)
+    (entry,) = entries(cache_dir)
+    content = (entry / "train_labels.npy").read_bytes()
+    (entry / "train_labels.npy").write_bytes(content.replace(b")", b"(", 1))
+    assert np.array_equal(source.load(cache_dir).train_labels, LABELS)
+    assert source.num_decodes == 2
+
+
 def test_an_interrupted_write_leaves_no_entry(source, cache_dir, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
