@@ -9,7 +9,9 @@ Differs from LEAF: its first image of every writer but the first appears twice; 
 
 import hashlib
 import json
+import os
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,8 +113,9 @@ def _groups_of_nist(folder: Path) -> Iterator[Writers]:
 
 
 def _write(folder: Path, groups: Iterator[Writers]) -> None:
-    """Writes the training and test file of each group, all or none."""
-    rng, texts = random.Random(SEED), {}
+    """Writes the training and test file of each group. Those for training appear last, when all others are there: what an
+    interruption has left is never taken for the whole."""
+    rng, texts = random.Random(SEED), dict[str, dict[str, str]]({"test": {}, "train": {}})
     for number, group in enumerate(groups):
         kept = {name: own for name, own in sample(group, rng).items() if len(own) >= SMALLEST_WRITER}
         if not kept:
@@ -127,15 +130,21 @@ def _write(folder: Path, groups: Iterator[Writers]) -> None:
                     name: {"x": [x for x, _ in own], "y": [y for _, y in own]} for name, own in chosen.items()
                 },
             }
-            texts[folder / part / f"all_data_{number}_niid_05_keep_100_{part}_9.json"] = json.dumps(content)
-    if not texts:
+            texts[part][f"all_data_{number}_niid_05_keep_100_{part}_9.json"] = json.dumps(content)
+    if not texts["train"]:
         raise DataError(
             f"No writer of {NAME} with at least {SMALLEST_WRITER} images is among the {FRACTION:.0%} that LEAF draws; "
             "the files are incomplete: download and unpack them again."
         )
-    for path, text in texts.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".made-", dir=folder) as workspace:
+        for files in texts.values():
+            for name, text in files.items():
+                Path(workspace, name).write_text(text)
+        for part, files in texts.items():
+            (folder / part).mkdir(exist_ok=True)
+            for name in files:
+                os.replace(Path(workspace, name), folder / part / name)
 
 
 def _pixels(image: Any, label: int) -> tuple[list[float], int]:

@@ -1,6 +1,8 @@
 """FEMNIST is read from the JSON files of LEAF, and made from the files of LEAF or of NIST."""
 
+import errno
 import json
+import os
 import random
 from pathlib import Path
 
@@ -172,6 +174,34 @@ def test_made_files_are_the_same_each_time_and_are_not_made_again(tmp_path):
     one.write_text("{}")
     prepare("femnist", tmp_path / "one")
     assert one.read_text() == "{}"
+
+
+@pytest.mark.parametrize("done", [0, 4, 6, 7, 10, 11])
+def test_what_an_interruption_has_left_is_not_taken_for_the_whole(tmp_path, monkeypatch, read, done):
+    """Six files are written, and then moved to their places."""
+    raw = {f"all_data/all_data_{part}.json": {f"w{part}-{k}": 110 for k in range(40)} for part in range(3)}
+    write_leaf(tmp_path / "femnist", raw)
+
+    def until_full(do):
+        def maybe(*arguments, **options):
+            nonlocal done
+            done -= 1
+            if done < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return do(*arguments, **options)
+
+        return maybe
+
+    nothing_is_moved = done <= 6
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", until_full(Path.write_text))
+        disk.setattr(os, "replace", until_full(os.replace))
+        with pytest.raises(DataError, match="Could not write femnist .*No space left"):
+            prepare("femnist", tmp_path)
+    assert check("femnist", tmp_path, cache_dir=tmp_path / "cache").status != "found"
+    if nothing_is_moved:
+        prepare("femnist", tmp_path)
+        assert read().num_writers == 6
 
 
 def test_without_files_to_make_it_from_it_is_said_what_to_download(tmp_path):
