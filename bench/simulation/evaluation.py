@@ -68,6 +68,20 @@ def _score_together(task, deployed: Deployed) -> dict[str, float]:
     return {"accuracy": _evaluate_shared(task, deployed)["accuracy"]}
 
 
+def require_local_accuracies(task) -> None:
+    """Raises ValueError if a client has only labels of which there is no test example, so that its model would have no
+    `local_accuracy`; of clients that have no test data of their own."""
+    if task.federation.test_clients is not None:
+        return
+    tested = torch.bincount(task.federation.test_labels.cpu(), minlength=task.federation.num_classes) > 0
+    held = task.federation.label_counts[:, tested].sum(1)
+    if len(without := (held == 0).nonzero().flatten()):
+        raise ValueError(
+            f"Client {int(without[0])} has only labels of which there is no test example, so that its model would have no "
+            "local_accuracy; use more test_examples, or another partition."
+        )
+
+
 def correctness(task, deployed: Deployed) -> Tensor:
     """Whether the deployed model classifies each test example correctly: bool [M, n].
 

@@ -27,7 +27,7 @@ from bench.simulation.build import build_algorithm, build_task, named_models
 from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, noted_of, parts_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
-from bench.simulation.evaluation import measure
+from bench.simulation.evaluation import measure, require_local_accuracies
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
 from bench.simulation.stored import diagnostics_of, json_of, require_state
@@ -76,6 +76,8 @@ class Run:
         graphs = None if max_clients_per_vmap else self.task.graphs  # where memory is short, they do not fit either
         self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap, graphs=graphs)
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
+        if self.algorithm.personal:
+            require_local_accuracies(self.task)
         warm_up(self.task.engine)
         self.state = self.algorithm.init(self.task)
         require_state(self.algorithm.init, self.state, "state")

@@ -1,6 +1,7 @@
 """Test metrics by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch
 from algorithms.fedavg import FedAvg
 from algorithms.local_training import LocalTraining
 from algorithms.shared.base import Deployed
-from bench.simulation.evaluation import evaluate, local_accuracy
+from bench.simulation.evaluation import evaluate, local_accuracy, require_local_accuracies
 from tests.support.toy import toy_task, train
 
 
@@ -22,6 +23,23 @@ def test_local_accuracy_weights_classes_by_the_clients_label_shares():
 def test_local_accuracy_leaves_out_classes_without_test_examples():
     labels, correct = torch.tensor([0, 0]), torch.tensor([True, False])
     assert local_accuracy(correct, labels, torch.tensor([1.0, 3.0, 0.0])).item() == 0.5
+
+
+def test_clients_without_a_label_that_is_tested_are_refused_before_they_train():
+    task = toy_task(own_tests=False)
+    require_local_accuracies(task)
+    tested = task.federation.test_labels != 1  # the second client has examples of label 1 only
+    few = replace(
+        task.federation,
+        test_images=task.federation.test_images[tested],
+        test_labels=task.federation.test_labels[tested],
+    )
+    with pytest.raises(
+        ValueError, match="Client 1 has only labels of which there is no test example, .* test_examples"
+    ):
+        require_local_accuracies(replace(task, federation=few))
+    everyone = tuple(torch.arange(3) for _ in few.clients)
+    require_local_accuracies(replace(task, federation=replace(few, test_clients=everyone)))
 
 
 def test_shared_model_that_always_says_class_1():

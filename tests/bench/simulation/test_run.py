@@ -57,6 +57,15 @@ def without_times(rows):
     return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
 
 
+def test_a_personal_run_needs_a_test_example_for_each_client_before_it_trains(digits):
+    kept = digits.test.labels != 3
+    few = replace(digits.test, images=digits.test.images[kept], labels=digits.test.labels[kept])
+    alone = {"partition": "label-1", "rounds": 1}
+    with pytest.raises(ValueError, match="Client 3 has only labels of which there is no test example"):
+        train(replace(digits, test=few), algorithm="fedper", **alone)
+    assert train(replace(digits, test=few), **alone).result()["status"] == "done"
+
+
 @pytest.mark.parametrize(
     ("algorithm", "deploying"),
     [
