@@ -115,6 +115,11 @@ class OneShot(Weighs, OneExchange):
     def training(self, task: Task) -> Task:
         return training_part(task, self.hold_out)
 
+    def step(self, task: Task, state: State) -> State:
+        if self.hold_out and not state["round"]:  # fewer examples than those of which the run has looked at the batches
+            self.training(task).require_batches([task.model])
+        return super().step(task, state)
+
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not len(self.sample(task, state).ids):
             return super().deploy(task, state, client_ids)  # nobody of a cluster has trained

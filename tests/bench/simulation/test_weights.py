@@ -95,6 +95,13 @@ def test_a_batch_of_one_example_is_refused_where_images_end_as_one_pixel(dataset
     Run(config(**alone, last_batch="drop-if-full"), dataset)
 
 
+def test_a_batch_of_one_example_is_refused_where_it_is_left_once_some_are_held_out(dataset):
+    """Of 20 examples 18 are left, so that the second batch has 1 and not 3."""
+    held = {"algorithm": "fens", "local_steps": None, "local_epochs": 1, "batch_size": 17, "rounds": 1}
+    with pytest.raises(ValueError, match="of at least 2 examples, but client 2 with 18 has a smaller batch"):
+        Run(config(**held), dataset).step()
+
+
 def test_files_of_a_run_are_those_of_its_model_and_its_method():
     assert weights_files(config()) == []
     both = config(weights="w.pth", algorithm={"name": "fedcollab", "base": "fedavg", "features": "f.pth"})
