@@ -34,10 +34,14 @@ class _File:
         folder, num_bytes = default_dir(), size * self.count
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(prefix=".client-", dir=folder) as file:
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error now, not a crash later
-            else:
-                file.truncate(num_bytes)
+            try:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, num_bytes)  # a full disk is an error now, not a crash later
+                else:
+                    file.truncate(num_bytes)
+            except OSError as error:  # the system does not say where, and the disk of the results may be another one
+                error.filename = str(folder)
+                raise
             self.map = mmap.mmap(file.fileno(), num_bytes)
 
     def take(self) -> memoryview:

@@ -1,5 +1,6 @@
 """Client states: rows for those that have taken part, written and read for the cohort only, large ones in files."""
 
+import errno
 import os
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from algorithms.moon import Moon
 from algorithms.shared import row_files, tree
 from algorithms.shared.client_states import no_rows, read_rows, write_rows
+from bench.execution.worker import storage_trouble
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from tests.support.toy import toy_task, train
@@ -66,6 +68,19 @@ def test_rows_in_files_share_them_and_the_files_go_with_their_last_row(monkeypat
     assert mappings(tmp_path) and leaf.tolist() == [3] * 3, "a leaf may outlive its row"
     del leaf
     assert not mappings(tmp_path)
+
+
+@linux
+def test_a_full_disk_is_told_by_its_own_folder_which_is_not_that_of_the_run(monkeypatch, tmp_path):
+    def fill(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
+    monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", fill)
+    with pytest.raises(OSError) as error:
+        write_rows(no_rows(FRESH), torch.arange(4), new(1, 2, 3, 4))
+    assert storage_trouble(error.value, "results/runs/x").startswith(f"Cannot use {tmp_path}: No space left on device.")
 
 
 def test_rows_lie_in_memory_up_to_a_sum_and_in_files_beyond(monkeypatch, tmp_path):
