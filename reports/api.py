@@ -1,14 +1,14 @@
 """Tables and figures of measured and published results, a pure function of an expanded grid and its run records.
 
 `GridReport` reads a grid of a result store once: it saves tables and figures, or returns tables as text in one format.
-`write`, `render` and `write_figures` do one of it; `cells` returns one table for pandas.
+`cells` returns one table for pandas.
 """
 
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
@@ -256,23 +256,6 @@ class GridReport:
         if format in renderers:
             return renderers[format](report)
         return (latex.render if format == "tex" else latex.render_document)(report, notes, widths)
-
-
-def write(results: "Store | Path", grid: str, budget: str, **options: Any) -> dict[str, Path]:
-    """`GridReport.write` of a grid."""
-    return GridReport(results, grid, budget).write(**options)
-
-
-def render(results: "Store | Path", grid: str, budget: str, **options: Any) -> str:
-    """`GridReport.render` of a grid."""
-    return GridReport(results, grid, budget).render(**options)
-
-
-def write_figures(
-    results: "Store | Path", grid: str, budget: str, curves: tuple[str, ...] = (), **options: Any
-) -> tuple[list[Path], list[str]]:
-    """`GridReport.write_figures` of a grid."""
-    return GridReport(results, grid, budget).write_figures(curves, **options)
 
 
 def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":

@@ -434,7 +434,7 @@ def test_the_grid_of_the_manual_is_played_and_its_report_has_all_it_asks_for(fil
     results = train_alone(files / "short.yaml", files / "results")
     table = (results / "reports" / "short@paper.md").read_text()
     assert content["title"] in table and content["report"]["notes"][0] in table and "Mean ranks" in table
-    drawn, _ = api.write_figures(results, "short", "paper")
+    drawn, _ = api.GridReport(results, "short", "paper").write_figures()
     assert {path.name for path in drawn} >= {"short@paper-communication.png", "short@paper-by-mu.png"}
 
 

@@ -281,7 +281,7 @@ def test_the_cells_of_a_table_are_those_of_the_report(results):
         assert row["mean"] == pytest.approx(100 * own["accuracy_last"].mean())
         assert row["std"] == pytest.approx(100 * own["accuracy_last"].std(ddof=0))
     wide = cells.pivot(index="wrapper", columns="algorithm", values="mean")
-    text = reports.render(results, "six", "paper")
+    text = reports.GridReport(results, "six", "paper").render()
     assert all(f"{percent(mean)}±" in text for mean in wide.to_numpy().flat)
     best = api.table("six", results, value="best")
     assert set(best["value"]) == {"best"} and (best["mean"] >= cells["mean"]).all()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.results.ids import hash_of
-from bench.results.store import Store as ResultStore
-from reports.tables import report
+from reports import api
+from reports.tables.report import Report
 
 LIBRARIES = {"python": "3.12.1", "torch": "2.15.0", "numpy": "2.3.0", "ray": "2.60.0", "skewbench": "0.1.0"}
 ROUNDS = 4
@@ -115,6 +115,18 @@ class Store:
         path.write_text(json.dumps(grid))
         return self.folder
 
+    def grid_report(self) -> api.GridReport:
+        """What reports show of the grid, as it is now."""
+        return api.GridReport(self.save(), "small_table", self.budget)
+
+    def build(self, **options) -> Report:
+        """The tables of the grid."""
+        return self.grid_report().build(**options)
+
+    def render(self, **options) -> str:
+        """The tables of the grid as text."""
+        return self.grid_report().render(**options)
+
     def _record(
         self,
         cell: dict,
@@ -175,16 +187,3 @@ class Store:
 @pytest.fixture
 def store(tmp_path) -> Store:
     return Store(tmp_path)
-
-
-@pytest.fixture
-def report_of():
-    """Store -> the report of its grid."""
-
-    def build(store: Store, **options) -> report.Report:
-        saved = ResultStore(store.save())
-        grid = saved.grid(f"small_table@{store.budget}")
-        records = {cell["run"]: saved.record(cell["run"]) for cell in grid["cells"] if cell["run"]}
-        return report.build(grid, {run: record for run, record in records.items() if record}, **options)
-
-    return build

@@ -44,7 +44,7 @@ def test_committed_reports_follow_from_the_committed_records(folder, tmp_path):
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("reports"))
     for name in Store(copy).grids():
         grid, _, budget = name.partition("@")
-        for path in api.write(copy, grid, budget, formats=("md", "tex", "csv")).values():
+        for path in api.GridReport(copy, grid, budget).write(formats=("md", "tex", "csv")).values():
             assert path.read_text() == (folder / "reports" / path.name).read_text()
 
 
@@ -62,7 +62,9 @@ def test_committed_figures_follow_from_the_committed_records(folder, tmp_path):
         grid, _, budget = name.partition("@")
         committed = {path.name: path for path in figures_of_tables(folder) if path.name.startswith(f"{name}-")}
         curves = [x for x in CURVES if f"{name}-{x}.png" in committed]
-        drawn, _ = api.write_figures(folder, grid, budget, tuple(curves), to=tmp_path) if committed else ([], [])
+        drawn, _ = (
+            api.GridReport(folder, grid, budget).write_figures(tuple(curves), to=tmp_path) if committed else ([], [])
+        )
         for path in drawn:
             if path.name in committed:
                 assert_alike(path, committed[path.name])
@@ -217,7 +219,10 @@ def runs_of_search(search: dict) -> set[str]:
 def test_committed_pages_follow_from_the_committed_records(path):
     """But for the script of the package that draws, which has versions of its own."""
     grid, _, budget = path.stem.partition("@")
-    found, committed = api.render(path.parents[1], grid, budget, format="html"), path.read_text(encoding="utf-8")
+    found, committed = (
+        api.GridReport(path.parents[1], grid, budget).render(format="html"),
+        path.read_text(encoding="utf-8"),
+    )
     assert without_script(found) == without_script(committed)
 
 

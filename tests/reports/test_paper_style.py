@@ -203,7 +203,7 @@ EXAMPLES = (
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tables_of_the_examples_fit_the_papers_of_conferences(layout, tmp_path):
     """With footnotes, and those that are longer than a page."""
-    tables = (api.render(STORES / store, grid, budget, format="tex") for grid, budget, store in EXAMPLES)
+    tables = (api.GridReport(STORES / store, grid, budget).render(format="tex") for grid, budget, store in EXAMPLES)
     said = compiled("".join(tables), tmp_path, layout)
     assert "Overfull" not in said and "Float too large" not in said
 
@@ -216,7 +216,7 @@ def test_latex_takes_the_size_and_the_float_that_a_table_needs(store, tmp_path):
     for before, count in itertools.pairwise((0, 2, 4, 10, 14)):
         for number in range(before, count):
             store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
-        text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
+        text = store.render(format="tex", style="paper")
         placed = re.compile(r"\\def\\tableplaced\{\\setbox0.*?\\fi\}", re.DOTALL)
         assert len(placed.findall(text)) == 1
         said = compiled(placed.sub(lambda _: show, text), tmp_path)
@@ -236,7 +236,7 @@ def test_footnotes_that_do_not_fit_on_the_page_of_their_table_stand_below_it(sto
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).report["notes"] = [
         "A long note of the author on this table."
     ] * notes
-    text = api.render(store.save(), "small_table", "paper", format="tex")
+    text = store.render(format="tex")
     show = r"\typeout{<\ifx\tablebelow\relax inside\else below\fi>}\endgroup"
     said = compiled(text.replace(r"\endgroup", show), tmp_path)
     assert f"<{place}>" in said and "Float too large" not in said
@@ -245,9 +245,8 @@ def test_footnotes_that_do_not_fit_on_the_page_of_their_table_stand_below_it(sto
 def test_tables_fit_the_width_that_is_asked_for(store):
     for number in range(6):
         store.add("cifar10 label-2", f"a-method-{number}", [0.5] * 3)
-    folder = store.save()
-    own = api.render(folder, "small_table", "paper", format="tex")
-    asked = api.render(folder, "small_table", "paper", format="tex", widths=TEMPLATES["icml"])
+    own = store.render(format="tex")
+    asked = store.render(format="tex", widths=TEMPLATES["icml"])
     assert r"\def\tablelimit{\columnwidth}" in own and r"\def\tablelimit{\textwidth}" in own
     assert asked == own.replace(r"{\columnwidth}", "{3.25in}").replace(
         r"\def\tablelimit{\textwidth}", r"\def\tablelimit{6.75in}"
@@ -259,7 +258,7 @@ def test_a_table_of_many_rows_goes_on_in_further_floats_of_the_same_number(store
     for number in range(60):
         store.add(f"cifar10 label-{number + 1}", "fedavg", [0.5] * 2 + [None])
     store.report["notes"] = ["Of the author."]
-    text = api.render(store.save(), "small_table", "paper", format="tex", style="paper")
+    text = store.render(format="tex", style="paper")
     first, last = text.split("% Needs")[1:]
     assert [part.count("50.0") for part in (first, last)] == [45, 15]
     assert r"\label" in first and r"\label" not in last and r"\addtocounter{table}{-1}" in last
@@ -274,11 +273,11 @@ def partial(store):
     store.add("cifar10 label-3", "fedavg", ["diverged"] * 3).add("cifar10 label-3", "moon", [0.6] * 3, choice={"mu": 5})
     store.reproduces |= {"own": ["fedconcat"]}
     store.report |= {"standings": True, "notes": ["Of the author."]}
-    return store.save()
+    return store
 
 
 def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_marked(partial):
-    text = api.render(partial, "small_table", "paper", style="paper")
+    text = partial.render(style="paper")
     assert [re.sub(" +", " ", line) for line in text.splitlines() if line] == [
         "# Small table",
         "| Dataset | Partition | FedAvg | MOON |",
@@ -294,11 +293,11 @@ def test_nothing_but_the_published_layout_is_there_and_limits_of_numbers_are_mar
 def test_own_methods_of_no_paper_and_no_printed_cell_are_no_crash(store):
     store.reproduces, store.report["printed"] = None, {"bold": "own"}
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     assert "**60.0±0.0**" in text and "**50" not in text
     store.report["printed"] = {"without": {"algorithm": ["fedavg", "moon"]}}
     with pytest.raises(ValueError, match="small_table has no cell that its published table prints; run others, or use"):
-        api.render(store.save(), "small_table", "paper", style="paper")
+        store.render(style="paper")
 
 
 @pytest.mark.parametrize(
@@ -322,37 +321,34 @@ def test_a_stored_grid_with_another_printed_table_is_damaged(store, printed):
 def test_a_stored_grid_whose_published_table_has_other_axes_is_refused_in_this_style_alone(store, printed):
     store.report["printed"] = printed
     store.add("cifar10 label-2", "fedavg", [0.5])
-    assert "FedAvg" in api.render(store.save(), "small_table", "paper")
+    assert "FedAvg" in store.render()
     with pytest.raises(
         ValueError, match="small_table is stored with a published layout of nope, but its report has dataset"
     ):
-        api.render(store.folder, "small_table", "paper", style="paper")
+        store.render(style="paper")
 
 
 def test_the_published_caption_is_said_at_the_papers_budget_alone(partial, store):
     store.report["printed"] = {"caption": "Same cost."}
-    assert "(of 0, 1, 2). Same cost." in api.render(store.save(), "small_table", "paper", style="paper")
+    assert "(of 0, 1, 2). Same cost." in store.render(style="paper")
     store.budget = "small"
-    assert "Same cost." not in api.render(store.save(), "small_table", "small", style="paper")
+    assert "Same cost." not in store.render(style="paper")
 
 
 def test_files_of_the_paper_style_have_names_of_their_own_and_no_csv(partial):
-    paths = api.write(partial, "small_table", "paper", style="paper")
+    paths = partial.grid_report().write(style="paper")
     assert {format: path.name for format, path in paths.items()} == {
         format: f"small_table@paper-paper.{format}" for format in ("md", "tex", "html")
     }
     page = paths["html"].read_text()
     assert "53.4%±0.2%†" in page and "inside" not in page.partition('id="curves"')[0].partition("<main>")[2]
     with pytest.raises(ValueError, match="A CSV has ids and numbers, whatever the style"):
-        api.render(partial, "small_table", "paper", style="paper", format="csv")
+        partial.render(style="paper", format="csv")
 
 
 @pytest.mark.parametrize("style", ["check", "paper"])
 def test_footnotes_stand_inside_the_float_below_it_or_nowhere(partial, style):
-    texts = {
-        notes: api.render(partial, "small_table", "paper", format="tex", style=style, notes=notes)
-        for notes in api.NOTES
-    }
+    texts = {notes: partial.render(format="tex", style=style, notes=notes) for notes in api.NOTES}
     for notes, text in texts.items():
         inside, _, below = text.partition(r"\endgroup")
         note = "2/3 seeds." if style == "paper" else "Of the author."
@@ -365,7 +361,7 @@ def test_footnotes_stand_inside_the_float_below_it_or_nowhere(partial, style):
 
 
 def test_footnotes_below_a_float_are_a_paragraph_that_names_its_table(partial):
-    text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="below")
+    text = partial.render(format="tex", style="paper", notes="below")
     assert text.endswith(
         "\n\\endgroup\n\n{\\footnotesize\\sloppy\\noindent Notes to Table~\\ref{tab:small_table-paper}:\n"
         "$\\dagger$: 2/3 seeds.\n–: diverged.\n\\par}\n\n"
@@ -373,9 +369,9 @@ def test_footnotes_below_a_float_are_a_paragraph_that_names_its_table(partial):
 
 
 def test_without_footnotes_their_sentences_are_comments_in_latex(partial):
-    text = api.render(partial, "small_table", "paper", format="tex", style="paper", notes="none")
+    text = partial.render(format="tex", style="paper", notes="none")
     assert text.endswith("\n\\endgroup\n% $\\dagger$: 2/3 seeds.\n% –: diverged.\n")
-    assert "- †: 2/3 seeds." in api.render(partial, "small_table", "paper", style="paper", notes="none")
+    assert "- †: 2/3 seeds." in partial.render(style="paper", notes="none")
 
 
 def test_each_set_of_limits_has_a_mark_of_its_own(store):
@@ -399,7 +395,7 @@ def test_each_set_of_limits_has_a_mark_of_its_own(store):
         "- ††: diverged.",
         "- ‡‡: 2/3 seeds; on MNIST.",
     ]
-    tex = api.render(store.folder, "small_table", "paper", format="tex", style="paper")
+    tex = store.render(format="tex", style="paper")
     for mark in (
         r"0.0\%$\ddagger$ ",
         r"\S{} &",
@@ -421,7 +417,7 @@ def test_captions_and_footnotes_of_a_grid_of_ones_own_name_model_clients_and_rou
         re.escape(f"{Names().value('model', store.cells[-1]['config']['model']).plain}, 40 clients, ") + r"\d+ rounds; "
     )
     assert re.match(said, paper_of(store)[-1], flags=re.IGNORECASE)
-    check = api.render(store.folder, "small_table", "paper")
+    check = store.render()
     assert re.search(rf"; mean±std .* \(0, 1, 2\); {said}budget paper\.\n", check)
     store.add("cifar10 label-2", "fedprox", [0.5] * 3, config={"rounds": 3})
     assert re.search(r" 40 clients, \d+ rounds \(FedProx 3\); ", paper_of(store)[-1])
@@ -444,22 +440,22 @@ def test_labels_are_short(name, label):
 
 
 def test_every_float_has_a_label(partial):
-    text = api.render(partial, "small_table", "paper", format="tex", style="paper")
+    text = partial.render(format="tex", style="paper")
     assert text.count(r"\begin{\tablefloat}") == 1 and r"\label{tab:small_table-paper}" in text
-    labels = re.findall(r"\\label{(.*)}", api.render(partial, "small_table", "paper", format="tex"))
+    labels = re.findall(r"\\label{(.*)}", partial.render(format="tex"))
     assert labels == ["tab:small_table"] + [f"tab:small_table-{number}" for number in range(2, len(labels) + 1)]
 
 
 def test_a_table_of_another_grid_has_the_best_in_bold_and_one_decimal(store):
     store.reproduces = store.verdict = None
     store.add("cifar10 label-2", "fedavg", [0.5] * 3).add("cifar10 label-2", "moon", [0.6] * 3)
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     assert "| 50.0±0.0 " in text and "| **60.0±0.0** |" in text
 
 
 def paper_of(store) -> list[str]:
     """Lines of the table in the paper's style, without spaces around its cells, and what stands below it."""
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     return [re.sub(" +", " ", line) for line in text.splitlines() if line and not line.startswith("|:")]
 
 
@@ -488,7 +484,7 @@ def test_the_best_is_found_with_the_digits_that_the_paper_prints_and_its_facts_s
         "| SVHN | #C = 2 | **53.24** | **53.24** |",
         "Accuracy in percent on the test split, at the last round; mean over 3 seeds (0, 1, 2).",
     ]
-    check = api.render(store.folder, "small_table", "paper")
+    check = store.render()
     assert "**53.2±0.0** " in check.splitlines()[4], "which prints one digit"
 
 
@@ -539,14 +535,14 @@ def test_a_caption_says_nothing_twice(store):
     lines = paper_of(store)
     assert lines[0] == "# Test accuracy of two methods"
     assert lines[-1] == "In percent, at the last round; mean±std (population) over 3 seeds (0, 1, 2)."
-    best = api.render(store.folder, "small_table", "paper", value="best", style="paper")
+    best = store.render(value="best", style="paper")
     assert "\nAccuracy in percent on the test split, at the best round, found on the split itself; " in best
 
 
 def test_several_metrics_stand_side_by_side_and_costs_have_no_percent_sign(store):
     store.report |= {"metrics": ["accuracy", "rounds_to_0.4"]}
     store.add("cifar10 label-2", "fedavg", [0.5, 0.52, 0.51])
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     assert "FedAvg accuracy" in text and "FedAvg rounds to 40 %" in text
     assert re.search(r"\| 51\.0%±0\.8% +\| 4 ", text), "no std of zero"
     assert (
@@ -600,7 +596,7 @@ def test_the_caption_has_no_label_of_a_budget(store):
     ):
         named = grid | {"budget": budget, "overrides": overrides}
         (store.folder / "grids" / f"small_table@{budget}.json").write_text(json.dumps(named))
-        assert api.render(store.folder, "small_table", budget, style="paper").rstrip().endswith(said)
+        assert api.GridReport(store.folder, "small_table", budget).render(style="paper").rstrip().endswith(said)
 
 
 def test_a_budget_with_a_name_that_is_cut_says_what_it_overrides(store):
@@ -609,7 +605,7 @@ def test_a_budget_with_a_name_that_is_cut_says_what_it_overrides(store):
     budget, overrides = "small+lo~0123abcd", {"mu": 5, "local_epochs": 2}
     named = json.loads(saved.read_text()) | {"budget": budget, "overrides": overrides}
     (store.folder / "grids" / f"small_table@{budget}.json").write_text(json.dumps(named))
-    assert f"; budget {budget} (local_epochs=2, mu=5)." in api.render(store.folder, "small_table", budget)
+    assert f"; budget {budget} (local_epochs=2, mu=5)." in api.GridReport(store.folder, "small_table", budget).render()
 
 
 def test_rows_that_the_grid_joins_have_one_label_in_the_order_of_their_names(store):
@@ -620,7 +616,7 @@ def test_rows_that_the_grid_joins_have_one_label_in_the_order_of_their_names(sto
         for wrapper in ("none", "ccvr"):
             around = {"algorithm": {"name": wrapper, "base": {"name": method}}} if wrapper != "none" else {}
             store.add("cifar10 label-2", method, [0.5], wrapper=wrapper, config=around)
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     labels = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
     assert labels[0] == "Method" and labels[2:] == ["MOON itself", "FedAvg itself", "FedAvg + CCVR", "MOON + CCVR"]
 
@@ -631,11 +627,11 @@ def test_cells_that_the_published_layout_cannot_tell_apart_are_refused(store):
     with pytest.raises(
         ValueError, match=r"published layout \(partition, algorithm\) cannot tell apart; use the style check"
     ):
-        api.render(store.save(), "small_table", "paper", style="paper")
+        store.render(style="paper")
 
 
 def test_the_command_prints_either_style(partial):
-    command = ["report", "--results-dir", str(partial), "--print"]
+    command = ["report", "--results-dir", str(partial.save()), "--print"]
     assert "53.4%±0.2%†" in CliRunner().invoke(app, [*command, "--style", "paper"]).output
     assert "Mean ranks" not in CliRunner().invoke(app, [*command, "--style", "paper"]).output
     for options, sentence in (

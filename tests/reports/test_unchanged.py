@@ -49,8 +49,8 @@ def store(tmp_path) -> Store:
 
 def write(store: Store, **options) -> dict:
     """Tables and a figure as a new process would write them."""
-    paths = api.write(Store(store.folder), "quickstart", "paper", **options)
-    api.write_figures(Store(store.folder), "quickstart", "paper", ("rounds",))
+    paths = api.GridReport(Store(store.folder), "quickstart", "paper").write(**options)
+    api.GridReport(Store(store.folder), "quickstart", "paper").write_figures(("rounds",))
     return paths
 
 
@@ -89,8 +89,8 @@ def test_a_figure_that_a_driver_adds_meanwhile_is_drawn(store, made, monkeypatch
     list_figures("rounds")
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(Store, "digest", after_a_driver)
-        api.write_figures(Store(store.folder), "quickstart", "paper")
-    drawn, _ = api.write_figures(Store(store.folder), "quickstart", "paper")
+        api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
+    drawn, _ = api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
     assert [path.stem.removeprefix(f"{LABEL}-") for path in drawn] == ["rounds", "communication"]
 
 
@@ -120,7 +120,7 @@ def test_a_page_is_made_again_when_a_run_a_measurement_or_the_grid_has_changed(s
     change(store)
     after = write(store)["html"].read_text()
     assert made == ["page", "figure"] * 2 and after != before
-    assert after == api.render(store.folder, "quickstart", "paper", format="html")
+    assert after == api.GridReport(store.folder, "quickstart", "paper").render(format="html")
 
 
 @pytest.mark.slow

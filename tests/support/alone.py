@@ -29,7 +29,7 @@ def train_alone(grid_file: Path, results: Path, budget: str = "paper") -> Path:
                 )
     finally:
         torch.set_num_threads(threads)
-    api.write(results, grid.name, budget)
+    api.GridReport(results, grid.name, budget).write()
     return results
 
 

@@ -62,7 +62,7 @@ def test_what_is_finished_elsewhere_is_here_afterwards_as_if_it_had_been_run_her
     assert sorted(found.taken) == sorted(cell.id for cell in LABEL_2) and found.grids == [LABEL]
     assert files(here) == files(expected), "runs, states, and the grid in the order of its tables"
     assert files(there) == before and not (here.folder / "importing").exists()
-    table = api.render(here.folder, "quickstart", "paper")
+    table = api.GridReport(here.folder, "quickstart", "paper").render()
     assert "70.0±8.2" in table and table.index("#C = 2") < table.index("Dir(0.1)")
 
 
@@ -81,7 +81,7 @@ def test_seeds_of_one_cell_from_two_machines_stand_in_one_cell(tmp_path):
     there = results(tmp_path / "there", LABEL_2[1:], scores(LABEL_2[1:], 0.6, 0.7))
     merge_results(there, here)
     assert [cell["seed"] for cell in here.grid(LABEL)["cells"]] == [0, 1, 2]
-    assert "60.0±8.2" in api.render(here.folder, "quickstart", "paper")
+    assert "60.0±8.2" in api.GridReport(here.folder, "quickstart", "paper").render()
 
 
 def test_a_grid_that_is_only_there_is_taken_into_a_new_directory(tmp_path):

@@ -88,7 +88,7 @@ def stored(store, request) -> list[tuple]:
 
 
 def table(store, request) -> str:
-    return api.render(store.folder, *request.label.split("@"))
+    return api.GridReport(store.folder, *request.label.split("@")).render()
 
 
 ONE = {"algorithm": ["fedavg"], "seed": [0]}
@@ -584,7 +584,7 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
     overrides = dict.fromkeys(numbers, 0.1234567890123456) | dict.fromkeys(counts, 100)
     request = ask(only=ONE, overrides=overrides | {"transform": "none", "last_batch": "drop-if-full"})
     train(request, store)
-    paths = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))
+    paths = api.GridReport(store.folder, *request.label.split("@")).write(formats=("md", "csv"))
     assert all(path.exists() and len(path.name) < 120 for path in paths.values())
     assert store.grid(request.label)["overrides"]["lr"] == 0.1234567890123456
 
@@ -592,11 +592,11 @@ def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store)
 def test_a_report_replaces_the_earlier_one_in_one_step(ask, store, monkeypatch):
     request = ask(only=ONE)
     train(request, store)
-    path = api.write(store.folder, *request.label.split("@"), formats=("md", "csv"))["md"]
+    path = api.GridReport(store.folder, *request.label.split("@")).write(formats=("md", "csv"))["md"]
     before = path.read_text()
     monkeypatch.setattr("bench.results.store.os.fsync", lambda file: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        api.write(store.folder, *request.label.split("@"), value="last")
+        api.GridReport(store.folder, *request.label.split("@")).write(value="last")
     assert path.read_text() == before
 
 

@@ -239,9 +239,9 @@ def test_a_run_that_failed_travels_and_is_repeated_there(tmp_path):
         finish(ours, third, 0.2, status="failed", reason="boom")
     bundling.write(ours, [LABEL], tmp_path / "a.zip", "Jane Doe")
     here = results(tmp_path / "here", AVG, {third.id: 0.7})
-    table = api.render(ours.folder, "quickstart", "paper")
+    table = api.GridReport(ours.folder, "quickstart", "paper").render()
     with bundles.opened(tmp_path / "a.zip") as theirs:
-        assert api.render(theirs.folder, "quickstart", "paper") == table and "2 runs failed" in table
+        assert api.GridReport(theirs.folder, "quickstart", "paper").render() == table and "2 runs failed" in table
         found = merge_results(theirs, here)
         assert (found.taken, found.failed, found.unfinished) == ([first.id], [second.id], [])
         assert merge_results(theirs, here).failed == []

@@ -418,7 +418,7 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
             store.finish(cell.id, run.rows, {"id": cell.id, "schema": SCHEMA, **run.result()})
         store.write_grid("mine@full", to_json(grid, "full", {}, cells))
     store = Store(tmp_path / "results")
-    text = api.render(store, "mine", "full")
+    text = api.GridReport(store, "mine", "full").render()
     (shown,) = (line for line in text.splitlines() if line.startswith("| Digits"))
     rows = {cell.config.seed: store.rows(cell.id)[-1]["metrics"] for cell in cells}
     drift, share = (sum(of[name] for of in rows.values()) / 2 for name in ("method/drift", "moved/share"))
@@ -434,9 +434,9 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     unknown = "moved/share: the callback moved is in no folder that is in use (--plugins DIR), so nothing is bold"
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv(plugins.VARIABLE, "")
-        assert unknown not in text and unknown in api.render(store, "mine", "full")
-    assert all(api.render(store, "mine", "full", format=kind) for kind in ("tex", "html", "csv"))
-    paths, _ = api.write_figures(store, "mine", "full")
+        assert unknown not in text and unknown in api.GridReport(store, "mine", "full").render()
+    assert all(api.GridReport(store, "mine", "full").render(format=kind) for kind in ("tex", "html", "csv"))
+    paths, _ = api.GridReport(store, "mine", "full").write_figures()
     drawn = {path.stem for path in paths}
     assert {"mine@full-rounds-method_drift", "mine@full-rounds-moved_share"} <= drawn
     by_round = rounds_frame(store)
@@ -454,7 +454,7 @@ def test_a_table_says_which_runs_ended_early(digits, tmp_path):
             store.start(cell.id, cell.config.canonical())
             store.finish(cell.id, run.rows, {"id": cell.id, "schema": SCHEMA, **run.result()})
         store.write_grid("mine@full", to_json(grid, "full", {}, cells))
-    text = api.render(Store(tmp_path / "results"), "mine", "full")
+    text = api.GridReport(Store(tmp_path / "results"), "mine", "full").render()
     assert f"2 runs ended early (first {cells[0].id}, after round 2): far enough." in text
 
 

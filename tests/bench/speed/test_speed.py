@@ -466,7 +466,7 @@ def test_the_scheduler_is_measured_on_few_runs(setting, monkeypatch):
     command = scheduler._bench
 
     def look_at(*words):
-        tables.append(api.render(Path(words[-1]), "many", "paper"))
+        tables.append(api.GridReport(Path(words[-1]), "many", "paper").render())
         command(*words)
 
     monkeypatch.setattr(scheduler, "_bench", look_at)

@@ -150,7 +150,7 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
         assert cell.setting(key) == cell.tuned["hparams"][key] != {"weight_decay": 1e-5, "mu": 0.01}[key]
         assert cell.tuned["tried"] == 3 and cell.tuned["defaults"], "which every search tries first"
     with_test_runs(asked, store)
-    paths = api.write(store.folder, "mine", "full+searcher=random+space=own+tuned=validation")
+    paths = api.GridReport(store.folder, "mine", "full+searcher=random+space=own+tuned=validation").write()
     lines = pd.read_csv(paths["csv"], keep_default_na=False)
     assert lines["chosen_on"].tolist() == ["validation"] * 4 and lines["choice"].str.contains("=").all()
     assert "Best of 3 configurations per cell" in paths["md"].read_text()

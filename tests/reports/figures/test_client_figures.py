@@ -128,7 +128,7 @@ def test_without_a_reference_without_test_data_and_without_runs_there_is_one_sen
     play(grid, "digits label-shift", "local", [None])
     grid.add("digits dir-0.1", "fedavg", [0.5], wrapper="none")
     grid.add("digits dir-0.1", "local", [0.5], wrapper="none")
-    paths, sentences = api.write_figures(grid.save(), "small_table", "paper")
+    paths, sentences = grid.grid_report().write_figures()
     assert paths == [] and [line.split(" of ")[0] for line in sentences] == [
         f"Nothing to draw yet for {name}" for name in NAMES
     ]
@@ -305,7 +305,7 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         measure(plan.cells, request.spec.grid.report.needs, store, None, said.append)
         assert len(said) == sum(cell.wrapper == "fedcollab" for cell in plan.cells) > 0
         assert not [line for line in said if "not measured" in line]
-    paths, sentences = api.write_figures(store, "mine", "full")
+    paths, sentences = api.GridReport(store, "mine", "full").write_figures()
     assert sentences == [] and [path.name for path in paths if path.suffix == ".png"] == [
         f"mine@full-{name}.png" for name in NAMES
     ]

@@ -6,7 +6,6 @@ import numpy as np
 
 from bench.measurements.specs import figure_of
 from bench.results.store import Store
-from reports import api
 from reports.figures.encoder_features import Panels
 
 FIGURE = {"kind": "encoder-features", "encoders": ["fe1", "fe"], "rounds": ["last"], "view": "pca", "points": 20}
@@ -48,7 +47,7 @@ def test_panels_are_of_the_encoders_and_rounds_that_the_figure_names(store):
 def test_a_figure_has_a_file_per_format(store):
     store.add("cifar10 label-2", "local", [0.5])
     store.report |= {"figures": [FIGURE]}
-    _, sentences = api.write_figures(store.save(), "small_table", "paper")
+    _, sentences = store.grid_report().write_figures()
     assert sentences[0].startswith("Nothing to draw yet for encoder-features-pca")
 
 

@@ -230,7 +230,7 @@ def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(stor
     command = [
         sys.executable,
         "-c",
-        "import sys; from reports import api; print(api.write_figures(*sys.argv[1:])); print(*sys.modules)",
+        "import sys; from reports import api; print(api.GridReport(*sys.argv[1:]).write_figures()); print(*sys.modules)",
     ]
     output = subprocess.run([*command, str(store.save()), "small_table", "paper"], capture_output=True, text=True)
     assert "'torch'" not in output.stdout and " torch " not in output.stdout and not output.stderr
@@ -238,7 +238,7 @@ def test_a_report_draws_them_from_stored_numbers_and_says_what_is_not_there(stor
     assert names == [
         f"small_table@paper-cka-linear-{kind}.{of}" for kind in ("clients", "layers") for of in ("pdf", "png", "svg")
     ]
-    _, sentences = api.write_figures(store.folder, "small_table", "paper")
+    _, sentences = store.grid_report().write_figures()
     assert [line.split(" of ")[0] for line in sentences] == [
         f"Nothing to draw yet for {name}" for name in ("weight-norms", "embedding", "separability")
     ]

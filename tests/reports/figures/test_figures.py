@@ -19,7 +19,6 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.measurements.specs import REGISTRY, figure_of
 from bench.results.store import Store
-from reports import api
 from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
 from reports.figures.panels import Series, first_runs
@@ -335,7 +334,7 @@ def test_image_folders_of_one_name_have_panels_of_their_own(store, trained):
 def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5, 0.52])
     store.report |= {"figures": [curves("communication"), {"kind": "by-setting", "setting": "clients"}]}
-    paths, sentences = api.write_figures(store.save(), "small_table", "paper", ("communication", "time"))
+    paths, sentences = store.grid_report().write_figures(("communication", "time"))
     names = ("communication", "by-clients", "time")
     expected = [f"small_table@paper-{name}.{suffix}" for name in names for suffix in ("png", "pdf", "svg")]
     assert [path.name for path in paths] == expected and not sentences
@@ -345,9 +344,9 @@ def test_files_are_written_whole_and_named_after_the_figure(store, trained):
     drawing = paths[2].read_text()
     assert ">Communication (MB per client)</text>" in drawing and ">FedAvg</text>" in drawing, "text stays text"
     before = [path.read_bytes() for path in paths]
-    again, _ = api.write_figures(store.folder, "small_table", "paper", ("communication", "time"))
+    again, _ = store.grid_report().write_figures(("communication", "time"))
     assert [path.read_bytes() for path in again] == before
-    best, _ = api.write_figures(store.folder, "small_table", "paper", ("time",), value="best")
+    best, _ = store.grid_report().write_figures(("time",), value="best")
     assert best[-1].name == "small_table@paper-best-time.svg"
 
 
@@ -360,7 +359,7 @@ def test_accuracies_of_other_models_get_figures_of_their_own(store, trained):
     rows = [json.loads(line) | last for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "accuracy"}) + "\n" for row in rows))
     store.report |= {"figures": [{"kind": "by-setting", "setting": "clients"}]}
-    paths, _ = api.write_figures(store.save(), "small_table", "paper")
+    paths, _ = store.grid_report().write_figures()
     names = [f"small_table@paper-by-clients{of}.png" for of in ("", "-global_accuracy", "-local_accuracy")]
     assert [path.name for path in paths if path.suffix == ".png"] == names
 
@@ -369,7 +368,7 @@ def test_a_figure_with_nothing_to_draw_says_so(store):
     store.add("cifar10 label-2", "fedavg", [None])
     wanted = [curves("time"), {"kind": "by-setting", "setting": "num_clusters"}, {"kind": "distributions", "client": 0}]
     store.report |= {"figures": wanted}
-    paths, sentences = api.write_figures(store.save(), "small_table", "paper")
+    paths, sentences = store.grid_report().write_figures()
     assert not paths and not list((store.folder / "reports").iterdir())
     assert sentences == [
         f"Nothing to draw yet for {name} of small_table@paper: no run that is done has results for it."

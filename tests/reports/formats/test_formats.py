@@ -48,16 +48,16 @@ def small_table(store):
 
 def test_the_markdown_of_a_small_table_is_this_file(small_table):
     golden = Path(__file__).with_name("small_table.md").read_text(encoding="utf-8")
-    assert api.render(small_table.save(), "small_table", "paper") == golden
+    assert small_table.render() == golden
 
 
 def test_write_saves_every_format_and_says_where(small_table):
     folder = small_table.save()
-    paths = api.write(folder, "small_table", "paper")
+    paths = small_table.grid_report().write()
     formats = ("md", "tex", "csv", "html")
     assert paths == {format: folder / "reports" / f"small_table@paper.{format}" for format in formats}
     for format, path in paths.items():
-        assert path.read_text(encoding="utf-8") == api.render(folder, "small_table", "paper", format=format)
+        assert path.read_text(encoding="utf-8") == small_table.render(format=format)
 
 
 def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
@@ -71,9 +71,8 @@ def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
 
 
 def test_another_value_gets_files_of_its_own(small_table):
-    folder = small_table.save()
-    last = api.write(folder, "small_table", "paper", value="last", formats=("md",))
-    best = api.write(folder, "small_table", "paper", value="best", formats=("md",))
+    last = small_table.grid_report().write(value="last", formats=("md",))
+    best = small_table.grid_report().write(value="best", formats=("md",))
     assert [path.name for path in (*last.values(), *best.values())] == [
         "small_table@paper.md",
         "small_table@paper-best.md",
@@ -83,8 +82,7 @@ def test_another_value_gets_files_of_its_own(small_table):
 def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
     store.report |= {"value": "best", "also": ["last", "last10"]}
     store.add("cifar10 label-2", "fedavg", [0.516, 0.516, 0.516]).add("cifar10 label-2", "moon", [0.5] * 3)
-    folder = store.save()
-    text = api.render(folder, "small_table", "paper")
+    text = store.render()
     main, last, last10 = re.split(r"^## .*", text, flags=re.MULTILINE)
     assert re.findall(r"^## .*", text, flags=re.MULTILINE) == [
         "## Accuracy, at the last round",
@@ -97,7 +95,7 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
         "- Further tables show other rounds of the same cells: at the last round; mean of the last 10 evaluated rounds; they "
         "carry no verdict.\n"
     ) in text
-    lines = pd.read_csv(StringIO(api.render(folder, "small_table", "paper", format="csv")), dtype=str)
+    lines = pd.read_csv(StringIO(store.render(format="csv")), dtype=str)
     fedavg = lines[lines["algorithm"] == "fedavg"]
     assert [*zip(fedavg["value"], fedavg["mean"], strict=True)] == [
         ("best", "53.6"),
@@ -105,7 +103,7 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
         ("last10", "50.6"),
     ]
     assert fedavg["verdict"].fillna("").tolist() == ["inside", "", ""]
-    latex = api.render(folder, "small_table", "paper", format="tex")
+    latex = store.render(format="tex")
     captions = re.findall(r"\\caption{(.*)}", latex)
     assert captions == [
         "Small table, at the best round, found on the split itself",
@@ -113,14 +111,14 @@ def test_accuracies_of_further_rounds_stand_below_without_a_verdict(store):
         "Accuracy, mean of the last 10 evaluated rounds",
     ]
     assert latex.count("Further tables show other rounds") == 1
-    asked = api.render(folder, "small_table", "paper", value="last")
+    asked = store.render(value="last")
     assert "51.6" in asked and "##" not in asked and "Further" not in asked
 
 
 def test_a_single_seed_has_the_std_of_its_last_rounds_where_these_are_shown_below(store):
     store.report |= {"also": ["last10"]}
     store.reproduces = None
-    text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    text = store.add("cifar10 label-2", "fedavg", [0.5]).render()
     assert "| 50.0 " in text and "| 49.0±0.4 " in text
     assert (
         "other rounds of the same cells: mean of the last 10 evaluated rounds (1 seed: std of these rounds).\n" in text
@@ -136,14 +134,14 @@ def test_a_mean_of_one_evaluated_round_is_called_so_and_has_no_std(store):
     record["summary"]["last10_std"] = {}
     path.write_text(json.dumps(record))
     sentence = "- CCVR: evaluated at one round only, so the mean of the last 10 is that of this round.\n"
-    text = api.render(folder, "small_table", "paper")
+    text = api.GridReport(folder, "small_table", "paper").render()
     assert "| 49.0±0.4 " in text and "| **59.0** " in text and sentence in text
-    assert sentence not in api.render(folder, "small_table", "paper", value="last")
+    assert sentence not in api.GridReport(folder, "small_table", "paper").render(value="last")
 
 
 def test_per_client_models_get_a_section_of_their_own(small_table):
     small_table.add("cifar10 label-2", "local", [0.3] * 3, personal=True)
-    text = api.render(small_table.save(), "small_table", "paper")
+    text = small_table.render()
     sections = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
     assert [section.split("\n")[0] for section in sections] == [
         "accuracy",
@@ -160,12 +158,12 @@ def test_no_cell_of_a_csv_is_a_formula_of_a_spreadsheet(store):
     store.reproduces = None
     store.add("=1+1 label-2", "fedavg", [0.5])
     store.add("=1+1 label-2", "fedprox", [0.25], choice={"mu": -1})
-    lines = pd.read_csv(StringIO(api.render(store.save(), "small_table", "paper", format="csv")), dtype=str)
+    lines = pd.read_csv(StringIO(store.render(format="csv")), dtype=str)
     assert set(lines["dataset"]) == {"'=1+1"} and "mu=-1" in set(lines["choice"])
 
 
 def test_csv_reads_back_as_the_same_numbers(small_table):
-    text = api.render(small_table.save(), "small_table", "paper", format="csv")
+    text = small_table.render(format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
     assert lines.to_csv(index=False, lineterminator="\n") == text
     cells = lines.set_index(["dataset", "partition", "algorithm"])
@@ -184,7 +182,7 @@ def test_a_csv_tells_the_columns_of_every_axis_apart(store):
     store.reproduces, store.report["rows"], store.report["columns"] = None, ["partition", "algorithm"], "mu"
     for mu in (0.1, 1.0):
         store.add("cifar10 label-2", "fedprox", [0.5], config={"algorithm": {"name": "fedprox", "mu": mu}})
-    text = api.render(store.save(), "small_table", "paper", format="csv")
+    text = store.render(format="csv")
     assert pd.read_csv(StringIO(text))["mu"].tolist() == [0.1, 1.0]
 
 
@@ -199,9 +197,9 @@ def test_small_numbers_of_a_metric_that_is_no_share_are_not_cut(store):
         for value in ("last", "best", "last10"):
             record["summary"][value]["method/drift"] = drift
         path.write_text(json.dumps(record))
-    lines = pd.read_csv(StringIO(api.render(store.save(), "small_table", "paper", format="csv")))
+    lines = pd.read_csv(StringIO(store.render(format="csv")))
     assert lines[["mean", "std"]].values.tolist()[0] == [3e-7, 1e-7]
-    assert 'data-value="3e-07"' in api.render(store.save(), "small_table", "paper", format="html")
+    assert 'data-value="3e-07"' in store.render(format="html")
 
 
 PAPER = "\\documentclass{article}\n\\usepackage{booktabs,graphicx}\n\\begin{document}\n%s\\end{document}\n"
@@ -212,7 +210,7 @@ def test_names_with_special_characters_are_escaped_in_markdown(store):
     store.reproduces = None
     store.title = "100 % | of `it`"
     store.report |= {"notes": ["First *run* `python -m bench check a|b`, not `.", "![a](https://x.y) [0, 1] (b)"]}
-    text = api.render(store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    text = store.add(f"{SPECIAL} label-2", "fedavg", [0.5]).render()
     assert "# 100 % \\| of \\`it\\`\n" in text
     assert "- First \\*run\\* `python -m bench check a|b`, not \\`.\n" in text
     assert r"| a&b_50%#$x{y}~^\\z\<\|>\`\* " in text
@@ -221,12 +219,12 @@ def test_names_with_special_characters_are_escaped_in_markdown(store):
 def test_what_a_search_has_chosen_is_escaped_in_markdown(store):
     store.reproduces = None
     store.add("cifar10 label-2", "fedprox", [0.5], tuned=choice(1) | {"hparams": {"kind": "a|<b>"}})
-    assert r'| kind="a\|\<b>" ' in api.render(store.save(), "small_table", "paper")
+    assert r'| kind="a\|\<b>" ' in store.render()
 
 
 def test_names_with_special_characters_are_escaped_in_latex(store):
     store.reproduces = None
-    text = api.render(store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).save(), "small_table", "paper", format="tex")
+    text = store.add(f"{SPECIAL} label-2", "fed_avg", [0.5]).render(format="tex")
     assert (
         r"a\&b\_50\%\#\$x\{y\}\textasciitilde{}\textasciicircum{}\textbackslash{}z"
         r"\textless{}\textbar{}\textgreater{}\textasciigrave{}* & $\#C=2$ & 50.0 \\"
@@ -235,7 +233,7 @@ def test_names_with_special_characters_are_escaped_in_latex(store):
 
 
 def test_latex_groups_rows_by_dataset_and_puts_published_values_below(small_table):
-    text = api.render(small_table.save(), "small_table", "paper", format="tex")
+    text = small_table.render(format="tex")
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0].strip().split("\n")
     assert body[:7] == [
         r"CIFAR-10 & $\#C=2$ & 53.2$\pm$0.3 & \textbf{60.0$\pm$0.0} & 70.2$\pm$0.0 \\",
@@ -261,18 +259,17 @@ def test_a_latex_cell_without_data_is_a_dash_with_one_footnote_per_table(small_t
     for dataset in ("femnist", "cifar100"):
         for algorithm in ("fedavg", "moon"):
             small_table.add(f"{dataset} label-2", algorithm, [None], missing=f"no data: {dataset}")
-    folder = small_table.save()
-    *floats, chosen = re.split(r"\\endgroup", api.render(folder, "small_table", "paper", format="tex"))[:-1]
+    *floats, chosen = re.split(r"\\endgroup", small_table.render(format="tex"))[:-1]
     assert [text.count("–: no data: SVHN, FEMNIST, CIFAR-100.") for text in (*floats, chosen)] == [1, 1, 0]
     assert all(text.count("no data") == 1 and text.count("& – ") == 5 for text in floats)
-    assert "| no data: SVHN (82.8±0.5) " in api.render(folder, "small_table", "paper")
+    assert "| no data: SVHN (82.8±0.5) " in small_table.render()
 
 
 def test_a_latex_row_or_dash_is_not_read_as_a_command(store):
     store.reproduces = None
     store.add("[a] label-2", "fedavg", [0.5]).add("*b label-2", "fedavg", [0.5]).add("c--d label-2", "fedavg", [0.5])
     store.title = "Two\n\nparagraphs"
-    text = api.render(store.save(), "small_table", "paper", format="tex")
+    text = store.render(format="tex")
     assert "\n{}[a] & " in text and "\n{}*b & " in text and "\nc-{}-d & " in text
     assert r"\caption{Two paragraphs}" in text
 
@@ -315,14 +312,13 @@ def specials_everywhere(store):
 
 @pytest.mark.parametrize("format", ["tex", "standalone"])
 def test_latex_compiles_with_special_characters_everywhere(store, tmp_path, format):
-    text = api.render(specials_everywhere(store), "small_table", "paper", format=format)
+    text = api.GridReport(specials_everywhere(store), "small_table", "paper").render(format=format)
     assert r"\textit" in text and "Mean ranks" in text and "[+10.0" in text
     compile_latex(PAPER % text if format == "tex" else text, tmp_path)
 
 
 def test_a_standalone_document_holds_the_same_tables(small_table):
-    folder = small_table.save()
-    paths = api.write(folder, "small_table", "paper", formats=("tex", api.STANDALONE))
+    paths = small_table.grid_report().write(formats=("tex", api.STANDALONE))
     document = paths["standalone"].read_text(encoding="utf-8")
     assert paths["standalone"].name == "small_table@paper-standalone.tex"
     assert document.startswith(r"\documentclass{article}") and document.endswith("\\end{document}\n")
@@ -338,14 +334,14 @@ def test_a_standalone_page_is_as_wide_as_a_table_of_long_caveats(store, tmp_path
     for method in ("fedavg", "fedprox", "fednova", "scaffold", "moon", "ditto"):
         store.add("cifar10 label-2", method, [None], missing="no data: resnet18-f37072fd.pth")
         store.add("cifar10 label-3", method, [0.5])
-    compile_latex(api.render(store.save(), "small_table", "paper", format=api.STANDALONE), tmp_path)
+    compile_latex(store.render(format=api.STANDALONE), tmp_path)
     assert "Overfull" not in (tmp_path / "paper.log").read_text(errors="replace")
 
 
 def test_latex_compiles_with_nothing_but_the_packages_that_it_names(small_table, tmp_path):
     small_table.title = SPECIAL
     small_table.add(f"{SPECIAL} label-2", "local", [0.3] * 3, personal=True)
-    text = api.render(small_table.save(), "small_table", "paper", format="tex")
+    text = small_table.render(format="tex")
     compile_latex(PAPER % text, tmp_path)
 
 
@@ -371,15 +367,16 @@ def test_a_report_imports_neither_torch_nor_ray_and_the_package_alone_not_even_p
         (("html",), None, []),  # nothing has changed
         (("html",), elsewhere, ["jinja2", "pandas", "pydantic"]),  # the script is kept
     ):
-        arguments = f"{folder!r}, 'small_table', 'paper', formats={formats!r}, to={to!r} and Path({to!r})"
-        call = f"import sys; from pathlib import Path; from reports import api; api.write({arguments})"
+        report = f"api.GridReport({folder!r}, 'small_table', 'paper')"
+        call = f"import sys; from pathlib import Path; from reports import api; {report}"
+        call += f".write(formats={formats!r}, to={to!r} and Path({to!r}))"
         assert run_python(f"{call}; {heavy}") == f"{needed}\n"
 
 
 def test_an_unknown_format_is_refused_before_anything_is_written(small_table):
     folder = small_table.save()
     with pytest.raises(ValueError, match="Unknown report format 'htm'. Did you mean 'html'?"):
-        api.write(folder, "small_table", "paper", formats=("md", "htm"))
+        small_table.grid_report().write(formats=("md", "htm"))
     assert not (folder / "reports").exists()
 
 

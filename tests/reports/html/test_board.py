@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from reports import api
 from reports.figures.style import METHODS
 from reports.html.curves import _luminance
 
@@ -24,7 +23,7 @@ def page(store):
     for place, (name, wrapper) in enumerate(names):
         for row in ("cifar10 label-2", "cifar10 label-3"):
             store.add(row, name, [0.9 - place / 10, 0.9 - place / 10], wrapper=wrapper, config=around.get(wrapper, {}))
-    return api.render(store.save(), "small_table", "paper", format="html")
+    return store.render(format="html")
 
 
 def embedded(page: str) -> dict:
@@ -49,7 +48,7 @@ def test_rounds_have_whole_ticks_and_one_run_is_no_runs(page, store):
     axes = {x: spec["layer"][0]["encoding"]["x"]["axis"] for x, spec in specs.items()}
     assert axes["rounds"]["tickMinStep"] == 1 and "tickMinStep" not in axes["time"]
     store.cells = store.cells[:1]
-    text = api.render(store.save(), "small_table", "paper", format="html")
+    text = store.render(format="html")
     assert ">1 row<" in text and ">1 run<" in text and "1 rows<" not in text
 
 

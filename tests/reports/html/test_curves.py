@@ -24,10 +24,9 @@ def test_a_thinned_line_keeps_its_ends_and_its_extremes(count):
 
 def test_a_page_says_that_its_lines_are_thinned(store, monkeypatch):
     store.add("cifar10 label-2", "fedavg", [0.1, 0.2, 0.3])
-    folder = store.save()
 
     def page() -> str:
-        return api.render(folder, "small_table", store.budget, format="html")
+        return store.render(format="html")
 
     assert curves._THINNED not in page()
     monkeypatch.setattr(curves, "_shown", lambda means, most: np.array([0, len(means) - 1]))
@@ -41,7 +40,7 @@ def test_the_more_lines_a_page_has_the_fewer_points_each_shows(store, monkeypatc
     monkeypatch.setattr(curves, "_shown", lambda means, most: asked.append(most) or np.arange(len(means)))
     for most_of_page in (20_000, 90, 3):
         monkeypatch.setattr(curves, "_MOST_OF_PAGE", most_of_page)
-        api.render(folder, "small_table", store.budget, format="html")
+        api.GridReport(folder, "small_table", store.budget).render(format="html")
     assert asked == [100] * 3 + [30] * 3 + [20] * 3
 
 
@@ -51,7 +50,7 @@ def test_curves_of_one_colour_differ_in_their_dashes_as_a_page_has_no_markers(st
     methods = [name for name, style in METHODS.items() if style.color == METHODS["fedavg"].color]
     for method in methods:
         store.add("cifar10 label-2", method, [0.5])
-    page = api.render(store.save(), "small_table", store.budget, format="html")
+    page = store.render(format="html")
     found = json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])["curves"]
     looks = {tuple(dashes) for dashes in found["dashes"].values()}
     assert len(looks) == len(methods) == 7 and found["dashes"]["FedAvg"] == [1, 0]

@@ -65,7 +65,7 @@ def stored(tmp_path_factory) -> Store:
 
 @pytest.fixture(scope="module")
 def path(stored):
-    return api.write(stored.folder, "small_table", "paper", formats=("html",))["html"]
+    return stored.grid_report().write(formats=("html",))["html"]
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def place_of(line) -> tuple[str, str, str]:
 
 @pytest.mark.slow
 def test_numbers_are_those_of_the_csv(page, stored):
-    text = api.render(stored.folder, "small_table", "paper", format="csv")
+    text = stored.render(format="csv")
     lines = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
     csv = {
         tuple(
@@ -189,7 +189,7 @@ def test_texts_sort_by_the_decimals_in_them(browser, store):
     settings = ("dir-0.5", "label-10", "dir-0.05", "dir-0.1", "label-2")
     for number, partition in enumerate(settings):
         store.add(f"cifar10 {partition}", "fedavg", [0.1 + number / 100])
-    browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+    browser.get(store.grid_report().write(formats=("html",))["html"].as_uri())
     head(browser, "Partition").click()
     order = ["#C = 2", "#C = 10", "Dir(0.05)", "Dir(0.1)", "Dir(0.5)"]
     assert [label.rsplit(", ")[-1] for label in row_labels(browser)] == order
@@ -255,7 +255,7 @@ def test_in_the_dark_colours_stay_unless_they_are_too_dark(stored):
     store = Store(stored.folder / "dark")
     for method in ("fedavg", "fedconcat"):
         store.add("cifar10 label-2", method, [0.5])
-    text = api.render(store.save(), "small_table", "paper", format="html")
+    text = store.render(format="html")
     colours = {name: theme["colours"] for name, theme in embedded(text)["themes"].items()}
     assert colours["light"] == {title_of(method): METHODS[method].color for method in ("fedavg", "fedconcat")}
     assert colours["dark"]["FedAvg"] == colours["light"]["FedAvg"]
@@ -287,7 +287,7 @@ def test_where_the_script_cannot_be_kept_the_page_is_the_same(stored, path, tmp_
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "file"))
     vega.script.cache_clear()
-    assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
+    assert stored.render(format="html") == path.read_text()
 
 
 @pytest.mark.slow
@@ -309,8 +309,8 @@ def test_tables_say_what_those_in_markdown_say(browser, store):
         store.add(row, "fedavg", [0.53 + shift, 0.531 + shift, 0.53 + shift])
         store.add(row, "moon", [0.60, 0.62, 0.64]).add(row, "fedrs", [0.59, 0.63, 0.62])
     store.add("cifar10 label-3", "moon", [0.6, None, 0.6])
-    text = api.render(store.save(), "small_table", "paper")
-    browser.get(api.write(store.folder, "small_table", "paper", formats=("html",))["html"].as_uri())
+    text = store.render()
+    browser.get(store.grid_report().write(formats=("html",))["html"].as_uri())
     script = """
         const marks = { 'best': '**', 'like-best': '_' };
         const shown = [];
@@ -455,7 +455,7 @@ def test_a_table_that_would_have_too_small_letters_is_turned_with_its_heading(br
         for number in range(count):
             store.add("cifar10 label-2", f"a-method-of-{count}-{number}", [0.5] * 3)
         resize(browser, 1280)
-        browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+        browser.get(store.grid_report().write(formats=("html",))["html"].as_uri())
         found = browser.execute_script(
             "return [...document.querySelectorAll('#table-1, #tables h2')].map("
             "e => e.tagName === 'H2' ? e.classList.contains('turned') : e.parentElement.classList.contains('turned'))"
@@ -487,7 +487,7 @@ def test_the_page_asks_for_nothing_else(page, path):
 
 
 def test_the_same_results_make_the_same_page(stored, path):
-    assert api.render(stored.folder, "small_table", "paper", format="html") == path.read_text()
+    assert stored.render(format="html") == path.read_text()
 
 
 @pytest.mark.parametrize("style", api.STYLES)
@@ -506,7 +506,7 @@ def test_a_page_has_names_of_image_folders_and_no_path(store, style):
     text = (folder / "grids" / "small_table@paper.json").read_text()
     (folder / "grids" / f"{grid}@paper.json").write_text(text.replace('"small_table"', json.dumps(grid)))
     for name in ("small_table", grid):
-        page = api.render(folder, name, "paper", format="html", style=style)
+        page = api.GridReport(folder, name, "paper").render(format="html", style=style)
         own, script, rest = page.partition('<script type="module">')
         assert "/me/" not in own and "_me_" not in own and "imagefolder:" not in own, name
         assert "/home/me" not in rest
@@ -523,7 +523,7 @@ def test_a_page_of_table_1_with_all_its_runs_is_small(tmp_path, monkeypatch):
         row, method = divmod(number, 8)
         score = 0.5 + math.sin(number) / 5
         store.add(f"cifar{row} label-2", f"method-{method}", [score + 0.00123 * seed for seed in range(3)])
-    page = api.render(store.save(), "small_table", "paper", format="html")
+    page = store.render(format="html")
     assert len(store.cells) == 477 and page.count('"status":"done"') == 477
     assert len(page.encode()) < 4_000_000
 
@@ -537,7 +537,7 @@ def board(browser, tmp_path):
     for number in range(8):
         for row in ("cifar10 label-2", "cifar10 dir-0.1"):
             store.add(row, f"method-{number}", [0.5 + number / 50, 0.5 + number / 40], tuned=choice(0.1 * number))
-    browser.get(api.write(store.save(), "small_table", "paper", formats=("html",))["html"].as_uri())
+    browser.get(store.grid_report().write(formats=("html",))["html"].as_uri())
     wait(browser, lambda: marks(browser, "#board-0", "symbol") and marks(browser, "#board-1", "line"))
     yield browser
     assert [entry["message"] for entry in browser.get_log("browser")] == []

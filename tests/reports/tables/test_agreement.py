@@ -2,8 +2,6 @@
 
 import pytest
 
-from reports import api
-
 
 def said(report):
     return [note for note in report.notes if note.startswith("Agreement")]
@@ -26,65 +24,65 @@ def table_1(store):
     return store
 
 
-def test_winners_and_signs_are_counted_over_complete_rows(table_1, report_of):
-    assert said(report_of(table_1)) == [
+def test_winners_and_signs_are_counted_over_complete_rows(table_1):
+    assert said(table_1.build()) == [
         "Agreement with the published table over the complete rows, 3 of 4: same winner in 1 of 3; "
         "same sign of (method - best of FedAvg, MOON) in 2 of 3 for FedConcat."
     ]
 
 
 @pytest.mark.parametrize("budget", ["smoke", "paper+rounds=2"])
-def test_a_budget_that_is_not_the_papers_is_named(table_1, report_of, budget):
+def test_a_budget_that_is_not_the_papers_is_named(table_1, budget):
     table_1.budget = budget
-    (sentence,) = said(report_of(table_1))
+    (sentence,) = said(table_1.build())
     assert sentence.startswith(
         f"Agreement with the published table, measured at budget {budget} and not at the paper's, over the complete rows"
     )
 
 
-def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1, report_of):
+def test_baselines_may_be_named_and_what_is_neither_is_left_out(table_1):
     table_1.reproduces |= {"baselines": ["fedavg"]}
-    assert said(report_of(table_1)) == [
+    assert said(table_1.build()) == [
         "Agreement with the published table over the complete rows, 4 of 4: same winner in 3 of 4; "
         "same sign of (method - best of FedAvg) in 3 of 4 for FedConcat."
     ]
 
 
-def test_what_prints_alike_wins_together_and_has_no_sign(store, report_of):
+def test_what_prints_alike_wins_together_and_has_no_sign(store):
     store.reproduces = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5503]).add("cifar10 label-2", "fedconcat", [0.5499])
-    assert "same winner in 0 of 1" in said(report_of(store))[0], "where all are alike, nobody wins"
+    assert "same winner in 0 of 1" in said(store.build())[0], "where all are alike, nobody wins"
     store.add("cifar10 label-2", "fedrs", [0.4])
-    assert said(report_of(store)) == [
+    assert said(store.build()) == [
         "Agreement with the published table over the complete rows, 1 of 1: same winner in 1 of 1; "
         "same sign of (method - best of FedAvg, FedRS) in 0 of 1 for FedConcat."
     ]
 
 
-def test_nothing_is_said_before_a_row_is_complete(store, report_of):
+def test_nothing_is_said_before_a_row_is_complete(store):
     store.reproduces = {"paper": "fedconcat", "table": 1, "own": ["fedconcat"], "baselines": []}
     store.add("cifar10 label-2", "fedavg", [0.5, None, None]).add("cifar10 label-2", "fedconcat", [0.6] * 3)
-    assert said(report_of(store)) == []
+    assert said(store.build()) == []
 
 
-def test_means_count_with_the_decimals_of_the_paper(store, report_of):
+def test_means_count_with_the_decimals_of_the_paper(store):
     """FedCat on mnist, dir-0.5, Table 1: 99.42 against 99.41 of FedGen, which one decimal cannot tell apart."""
     store.reproduces, store.verdict = {"paper": "fedcat", "table": 1, "own": ["fedcat"], "baselines": []}, None
     setting = {"clients": 100, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("mnist dir-0.5", "fedgen", [0.9941], **setting).add("mnist dir-0.5", "fedcat", [0.9942], **setting)
-    (sentence,) = said(report_of(store))
+    (sentence,) = said(store.build())
     assert "1 of 1: same winner in 1 of 1; same sign of (method - best of FedGen) in 1 of 1 for FedCat." in sentence
 
 
-def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store, report_of):
+def test_a_row_whose_published_means_are_equal_has_a_sign_and_no_winner(store):
     """Table 5 of FedConcat, svhn, dir-0.1: 84.0 both."""
     store.reproduces = {"paper": "fedconcat", "table": 5, "own": ["dp-fedconcat"], "baselines": []}
     store.add("svhn dir-0.1", "fedavg", [0.84]).add("svhn dir-0.1", "dp-fedconcat", [0.84], variant="eps-2.5")
-    (sentence,) = said(report_of(store))
+    (sentence,) = said(store.build())
     assert sentence.endswith("1 of 1: same sign of (method - best of FedAvg) in 1 of 1 for DP-FedConcat.")
 
 
-def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
+def test_a_wrapper_may_be_the_papers_own_method(store):
     """Table 2 of CCVR: calibration gains 2.41 points on dir-0.5 and 4.13 on dir-0.1 for fedavg; the oracle is no rival."""
     store.reproduces = {"paper": "ccvr", "table": 2, "own": ["ccvr"], "baselines": ["none"]}
     store.verdict = None
@@ -98,22 +96,22 @@ def test_a_wrapper_may_be_the_papers_own_method(store, report_of):
             setting = {"wrapper": wrapper, "variant": "" if wrapper == "none" else f"+{wrapper}", "clients": 10}
             method = {"algorithm": {"name": wrapper, "base": {"name": "fedavg"}}} if wrapper != "none" else {}
             store.add(f"cifar10 {partition}", "fedavg", [score], model="moon-cnn", config=method, **setting)
-    assert said(report_of(store)) == [
+    assert said(store.build()) == [
         "Agreement with the published table over the complete rows, 2 of 2: same winner in 1 of 2; "
         "same sign of (method - best of base) in 1 of 2 for + CCVR."
     ]
 
 
-def test_a_grid_that_mirrors_nothing_or_has_no_complete_row_says_nothing(store, report_of):
+def test_a_grid_that_mirrors_nothing_or_has_no_complete_row_says_nothing(store):
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [None])
-    assert said(report_of(store)) == []
+    assert said(store.build()) == []
     store.reproduces = None
-    assert said(report_of(store)) == []
+    assert said(store.build()) == []
 
 
 @pytest.mark.parametrize("style", ["check", "paper"])
 def test_published_numbers_of_a_folder_that_is_not_in_use_are_left_out_and_said(table_1, style):
     table_1.reproduces = {"paper": "of-somebody", "table": 1}
-    text = api.render(table_1.save(), "small_table", "paper", style=style)
+    text = table_1.render(style=style)
     said = "Without published values: those of of-somebody are in no folder that is in use (--plugins DIR)."
     assert (said in text) == (style == "check") and "(53.6" not in text

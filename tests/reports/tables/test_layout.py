@@ -13,7 +13,7 @@ from reports.tables.footnotes import without_paths
 
 def table(store, **options):
     """The first table as (row labels, column) -> text, in the order of the page."""
-    text = api.render(store.save(), "small_table", store.budget, **options)
+    text = store.render(**options)
     lines = text[text.index("\n|") + 1 :].split("\n\n")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     header, _, *body = rows
@@ -22,7 +22,7 @@ def table(store, **options):
 
 
 def notes(store, **options):
-    text = api.render(store.save(), "small_table", store.budget, **options)
+    text = store.render(**options)
     return [line[2:] for line in text.splitlines() if line.startswith("- ")]
 
 
@@ -81,7 +81,7 @@ def test_incomplete_substituted_and_lonely_cells_are_never_bold(store):
 def test_a_table_says_which_files_its_images_came_from_and_whether_they_were_the_same(store):
     store.add("cifar10 label-2", "fedavg", [0.5])
     store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [0.5], data="1")
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     assert "Data: CIFAR-10 from pickles (0badcafe)." in text
     assert "Mixed data: SVHN from pickles (0badcafe) and pickles (1)." in text
 
@@ -90,7 +90,7 @@ def test_femnist_of_another_draw_has_its_published_counterpart(store):
     store.reproduces = {"paper": "fedcat", "table": 1, "variants": []}
     setting = {"clients": 178, "participation": 0.1, "model": "mcmahan2017-mnist-cnn"}
     store.add("femnist natural", "fedavg", [0.8232], **setting).save()
-    text = api.render(store.folder, "small_table", "paper")
+    text = store.render()
     assert "82.3" in text.partition("FedAvg")[2] and "(82.32" in text and "No verdict where" not in text
 
 
@@ -108,7 +108,7 @@ def test_a_partition_that_a_grid_takes_for_the_published_one_stands_beside_its_n
 def test_cells_on_incomplete_data_have_no_published_counterpart(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.5, 0.5], data_note="5 of 10 classes")
     store.add("cifar10 label-3", "fedavg", [0.5, 0.5, 0.5])
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     lines = {name: next(line for line in text.splitlines() if f"| {name} " in line) for name in ("#C = 2", "#C = 3")}
     assert "(" not in lines["#C = 2"] and "(" in lines["#C = 3"]
     assert "CIFAR-10 was incomplete (5 of 10 classes): these cells have no published counterpart." in text
@@ -308,9 +308,9 @@ def test_a_gain_is_of_the_same_seeds_and_over_the_cell_that_the_grid_names(store
     assert "In brackets: difference to FedAvg, mean±std over the same seeds, in points." in notes(store)
     store.std = "sample"
     assert table(store)["CIFAR-10", "#C = 2", "MOON"].startswith("59.0±9.9 [+4.0±2.8]")
-    csv = api.render(store.save(), "small_table", "paper", format="csv").splitlines()
+    csv = store.render(format="csv").splitlines()
     assert csv[0].endswith(",run_ids,gain,gain_std") and any(line.endswith(",4.0,2.828427") for line in csv)
-    assert r"{\scriptsize [+4.0$\pm$2.8]}" in api.render(store.save(), "small_table", "paper", format="tex")
+    assert r"{\scriptsize [+4.0$\pm$2.8]}" in store.render(format="tex")
 
 
 def test_a_run_that_stands_in_several_cells_counts_once_in_each(store):
@@ -413,7 +413,7 @@ def test_what_was_sent_is_told_for_each_method_with_its_wrapper(store):
 
 def test_a_grid_without_a_title_goes_by_its_name(store):
     store.title = ""
-    text = api.render(store.add("cifar10 label-2", "fedavg", [0.5]).save(), "small_table", "paper")
+    text = store.add("cifar10 label-2", "fedavg", [0.5]).render()
     assert text.startswith("# small_table\n")
 
 
@@ -433,22 +433,22 @@ def test_reasons_of_diverged_and_failed_runs_are_footnotes(store):
 def test_a_grid_that_was_not_run_is_answered_with_those_that_were(store):
     folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
     with pytest.raises(StoreError, match=r"holds no other@paper, only: small_table@paper\. Run it first"):
-        api.render(folder, "other", "paper")
+        api.GridReport(folder, "other", "paper").render()
     with pytest.raises(
         StoreError, match=r"holds no small_table@papr, only: small_table@paper\. Did you mean 'paper'\?"
     ):
-        api.render(folder, "small_table", "papr")
+        api.GridReport(folder, "small_table", "papr").render()
 
 
 def test_an_unknown_value_metric_or_format_is_answered_with_those_known(store):
     folder = store.add("cifar10 label-2", "fedavg", [0.5]).save()
     with pytest.raises(ValueError, match="Unknown value 'last1'. Did you mean 'last10'"):
-        api.render(folder, "small_table", "paper", value="last1")
+        api.GridReport(folder, "small_table", "paper").render(value="last1")
     with pytest.raises(ValueError, match="Unknown report format 'pdf'"):
-        api.render(folder, "small_table", "paper", format="pdf")
+        api.GridReport(folder, "small_table", "paper").render(format="pdf")
     store.report |= {"metric": "acuracy"}
     with pytest.raises(ValueError, match="Unknown metric 'acuracy'. Did you mean 'accuracy'"):
-        api.render(store.save(), "small_table", "paper")
+        store.render()
 
 
 def test_a_truncated_record_is_named(store):
@@ -456,7 +456,7 @@ def test_a_truncated_record_is_named(store):
     path = folder / "runs" / store.cells[0]["run"] / "record.json"
     path.write_text(json.dumps({"status": "done"})[:5])
     results = ResultStore(folder)
-    assert "0/1 seeds" in api.render(results, "small_table", "paper")
+    assert "0/1 seeds" in api.GridReport(results, "small_table", "paper").render()
     assert results.damaged == {path: "is not readable JSON"}
 
 
@@ -503,7 +503,7 @@ def test_an_image_folder_is_named_after_its_last_folder(store):
         f"{folder} label-3", "fedavg", [None], missing=f"no data: {folder}"
     )
     for format in ("md", "tex"):
-        text = api.render(store.save(), "small_table", "paper", format=format)
+        text = store.render(format=format)
         assert "leaves & " in text or "| leaves " in text
         assert "Data: leaves from pickles" in text and "private" not in text
 
@@ -513,7 +513,7 @@ def test_data_of_users_have_their_names_and_a_split_of_their_own_is_told(store):
     note = "0.2 of each class, drawn by file names, are the test images"
     for dataset in (leaves, other, f"npz:arrays@{'c' * 16}"):
         store.add(f"{dataset} file:parts@{'d' * 16}", "fedavg", [0.5], data_note=note if "leaves" in dataset else "")
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")][1:]
     assert rows == [
         "| leaves?test=0.2 (1) | parts | 50.0 |",
@@ -529,7 +529,7 @@ def test_image_folders_of_one_name_have_rows_and_footnotes_of_their_own(store):
     store.add(f"{spring} label-2", "fedavg", [0.5]).add(f"{autumn} label-2", "fedavg", [0.6])
     store.add(f"{spring} label-3", "fedavg", [None], missing=f"no data: {spring}")
     store.add(f"{autumn} label-3", "fedavg", [0.4], substitute=spring)
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")][1:]
     assert rows == [
         "| train (spring) | #C = 2 | 50.0 |",
@@ -538,7 +538,7 @@ def test_image_folders_of_one_name_have_rows_and_footnotes_of_their_own(store):
         "| train (autumn) | #C = 3 | 40.0, on train (spring) |",
     ]
     assert text.startswith("# train (spring)\n") and "Data: train (autumn) from pickles" in text
-    assert "/me" not in text and "/me" not in api.render(store.folder, "small_table", "paper", format="tex")
+    assert "/me" not in text and "/me" not in store.render(format="tex")
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,6 @@ import re
 
 import pytest
 
-from reports import api
-
 EXCHANGE = {"kind": "encoder-heads", "examples": "exchange", "decoder_width": 256}
 POOLED = EXCHANGE | {"examples": "pooled"}
 SIX = {  # as measured: of an encoder on the images of its own client, and of the other one
@@ -52,13 +50,9 @@ def probe(store, cell: dict, name: str, result: dict) -> None:
 
 def lines(store, format: str = "md") -> list[list[str]]:
     """Cells of the Markdown table, row by row."""
-    text = api.render(store.save(), "small_table", store.budget, format=format)
+    text = store.render(format=format)
     table = [line for line in text.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-
-
-def text_of(store, format: str = "md") -> str:
-    return api.render(store.save(), "small_table", store.budget, format=format)
 
 
 def test_table_6_shows_each_loss_beside_the_published_one_and_the_smaller_one_of_a_client_in_bold(heads):
@@ -83,7 +77,7 @@ def test_table_7_compares_the_four_encoders(heads):
         ["f_avg", "0.3000 (0.1072, +0.1928)", "**0.0800** (0.0850, -0.0050)"],
         ["f_e", "**0.0500** (0.0493, +0.0007)", "0.1000 (0.0819, +0.0181)"],
     ]
-    text = text_of(store)
+    text = store.render()
     assert (
         "- A note.\n- FMNIST, #C = 2, 40 clients, seed 0: client 0: 3 examples (coat); client 1: 5 examples (coat, bag)."
         in text
@@ -95,7 +89,7 @@ def test_table_7_compares_the_four_encoders(heads):
 
 @pytest.mark.parametrize("change", [{"substitute": "mnist"}, {"data_note": "half of it"}, {"row": "mnist label-2"}])
 def test_what_was_measured_on_something_else_has_no_published_counterpart(heads, change):
-    text = text_of(heads(6, SIX, **change))
+    text = heads(6, SIX, **change).render()
     assert "0.2345" not in text and "In parentheses" not in text
 
 
@@ -116,10 +110,10 @@ def test_information_about_labels_stands_beside_what_the_labels_have(store):
         ["f_avg", "diverged", "1.3863"],
         ["f_e", "1.2000", "1.3863"],
     ]
-    text = text_of(store)
+    text = store.render()
     assert "- In nats. The mutual information of features Z and labels Y is at least H(Y) minus" in text
     assert "Bold" not in text and "client 1: 5 examples (coat, bag)" in text
-    assert r"I(Z; Y) is at least" in text_of(store, "tex")
+    assert r"I(Z; Y) is at least" in store.render(format="tex")
     assert "with exchange, the classifier" not in text
 
 
@@ -132,13 +126,13 @@ def test_a_row_of_exchanged_encoders_says_whose_examples_it_is_of(store):
     values = {name: {"information": number / 10, "entropy": 1.0} for number, name in enumerate(names)}
     about = {"clients": [0, 1], "classes": ["coat", "bag"], "label_counts": [[3, 0], [1, 4]]}
     probe(store, store.cells[0], "encoder-information-exchange-0004", {"values": values, **about})
-    assert "with exchange, the classifier sees them through the encoder of the other client" in text_of(store)
+    assert "with exchange, the classifier sees them through the encoder of the other client" in store.render()
 
 
 def test_a_stand_in_is_named_in_every_cell_and_nothing_is_best(heads):
     store = heads(6, SIX, substitute="mnist")
     assert lines(store)[2][2:] == ["f_e1", "no", "0.0235, on MNIST", "0.0700, on MNIST"]
-    assert "**" not in text_of(store)
+    assert "**" not in store.render()
 
 
 @pytest.mark.slow
@@ -146,7 +140,7 @@ def test_a_head_that_diverged_has_no_number(heads):
     store = heads(6, SIX | {"fe1-own": (None, 0.07)})
     assert lines(store)[2][4] == "diverged (0.0235)"
     assert lines(store)[3][4].startswith("0.2000"), "nothing is compared with it"
-    assert "nan" not in text_of(store) and "nan" not in text_of(store, "tex")
+    assert "nan" not in store.render() and "nan" not in store.render(format="tex")
 
 
 @pytest.mark.slow_but_first
@@ -162,7 +156,7 @@ def test_a_run_that_has_no_losses_says_why(heads, options, losses, shown):
     store = heads(6, losses, **options)
     assert lines(store)[2][4] == shown
     for format in ("csv", "html"):
-        text_of(store, format)
+        store.render(format=format)
 
 
 def test_several_seeds_are_averaged(heads):
@@ -171,12 +165,12 @@ def test_several_seeds_are_averaged(heads):
 
 
 def test_the_page_lists_the_runs_with_the_axes_of_the_grid(heads):
-    page = text_of(heads(7, SEVEN), "html")
+    page = heads(7, SEVEN).render(format="html")
     assert "Classification loss" in page and "local_accuracy (last)" in page
 
 
 def test_the_csv_has_a_line_per_row_and_metric(heads):
-    head, *rows = (line.split(",") for line in text_of(heads(6, SIX), "csv").splitlines())
+    head, *rows = (line.split(",") for line in heads(6, SIX).render(format="csv").splitlines())
     found = [dict(zip(head, row, strict=True)) for row in rows]
     assert len(found) == 8
     (one,) = (
@@ -196,9 +190,9 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
         ["CIFAR-10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
         ["SVHN", *(f"no data: SVHN ({count})" for count in ("73,257", "26,032", "10"))],
     ]
-    text = text_of(store)
+    text = store.render()
     assert "- Incomplete data: CIFAR-10: 9,000 test images." in text and "no published counterpart" not in text
-    csv = text_of(store, "csv")
+    csv = store.render(format="csv")
     assert ",9000," in csv and "9000.0" not in csv
 
 
@@ -209,10 +203,7 @@ def test_in_the_style_of_the_paper_names_and_numbers_stand_alone(heads, mirrored
     heads(6, SIX, None, row="svhn label-2")
     if not mirrored:
         store.reproduces = None
-    folder = store.save()
-    text, tex, page = (
-        api.render(folder, "small_table", "paper", format=format, style="paper") for format in ("md", "tex", "html")
-    )
+    text, tex, page = (store.render(format=format, style="paper") for format in ("md", "tex", "html"))
     rows = [re.sub(" +", " ", line) for line in text.splitlines() if line.startswith("| ")]
     heading, partition = ("", "") if mirrored else (" Partition |", " #C = 2 |")  # a paper's has no axis of one value
     assert rows[:3] == [
@@ -235,7 +226,7 @@ def test_dataset_sizes_in_the_style_of_the_paper_have_no_seeds(store):
     store.report |= {"measured": {"kind": "dataset-sizes"}}
     store.add("cifar10 none", "centralized", [0.1]).add("svhn none", "centralized", [None], missing="no data: svhn")
     probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
-    text = api.render(store.save(), "small_table", "paper", style="paper")
+    text = store.render(style="paper")
     assert re.sub(" +", " ", text).splitlines()[4:] == [
         "| CIFAR-10 | 50,000 | 9,000 | 10 |",
         "| SVHN | – | – | – |",
@@ -245,5 +236,5 @@ def test_dataset_sizes_in_the_style_of_the_paper_have_no_seeds(store):
 
 
 def test_losses_of_another_model_are_not_compared_with_the_published_ones(heads):
-    text = text_of(heads(6, SIX, model="mlp"))
+    text = heads(6, SIX, model="mlp").render()
     assert "0.0235" in text and "0.2345" not in text and "In parentheses" not in text

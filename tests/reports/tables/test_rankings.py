@@ -36,8 +36,8 @@ def numbers(report):
     return {(line.column, line.over): line for line in report.standings_data.itertuples()}
 
 
-def test_ranks_and_wins_are_those_counted_by_hand(grid, report_of):
-    found = {key: line.value for key, line in numbers(report_of(grid)).items()}
+def test_ranks_and_wins_are_those_counted_by_hand(grid):
+    found = {key: line.value for key, line in numbers(grid.build()).items()}
     assert found == {
         ("fedavg", ""): (1 + 1.5 + 3 + 1) / 4,
         ("moon", ""): (2 + 1.5 + 1 + 3) / 4,
@@ -51,22 +51,22 @@ def test_ranks_and_wins_are_those_counted_by_hand(grid, report_of):
     }
 
 
-def test_a_method_is_last_in_a_row_of_which_it_has_lost_a_run(grid, report_of):
+def test_a_method_is_last_in_a_row_of_which_it_has_lost_a_run(grid):
     """A method that wins wherever it does not diverge is not the best."""
     found = [cell for cell in grid.cells if (cell["algorithm"], cell["dataset"]) == ("fedavg", "cifar10")]
     for cell in found:
         grid.cells.remove(cell)
     grid.add(ROWS[0], "fedavg", ["diverged"]).add(ROWS[1], "fedavg", ["failed"])
-    found = report_of(grid)
+    found = grid.build()
     ranks = {key: line.value for key, line in numbers(found).items() if not key[1]}
     assert ranks == {("fedavg", ""): (3 + 3 + 3 + 1) / 4, ("moon", ""): 1.5, ("fedrs", ""): 2.0}
     said = "these columns are complete or have lost a run, which puts them behind all others, of means as printed"
     assert any(said in note for note in found.notes)
 
 
-def test_intervals_are_those_of_scipy_and_of_all_resamples(grid, report_of):
+def test_intervals_are_those_of_scipy_and_of_all_resamples(grid):
     for key, values in {("fedavg", ""): [1, 1.5, 3, 1], ("fedavg", "moon"): [100, 50, 0, 100]}.items():
-        line = numbers(report_of(grid))[key]
+        line = numbers(grid.build())[key]
         alone = stats.bootstrap(
             (np.array(values, float),), np.mean, n_resamples=9999, method="percentile", rng=np.random.default_rng(0)
         )
@@ -75,27 +75,27 @@ def test_intervals_are_those_of_scipy_and_of_all_resamples(grid, report_of):
         assert (line.low, line.high) == pytest.approx(np.quantile(means, [0.025, 0.975], method="inverted_cdf"))
 
 
-def test_intervals_are_the_same_every_time_and_mirror_each_other(grid, report_of):
-    first, again = (numbers(report_of(grid)) for _ in range(2))
+def test_intervals_are_the_same_every_time_and_mirror_each_other(grid):
+    first, again = (numbers(grid.build()) for _ in range(2))
     assert [(a.low, a.high) for a in first.values()] == [(b.low, b.high) for b in again.values()]
     for (own, over), line in first.items():
         if over:
             assert line.low == pytest.approx(100 - first[over, own].high)
 
 
-def test_only_rows_count_in_which_every_ranked_column_is_complete(grid, report_of):
+def test_only_rows_count_in_which_every_ranked_column_is_complete(grid):
     grid.add("cifar10 none", "centralized", [0.7])
     grid.add("fmnist label-2", "fedavg", [0.9]).add("fmnist label-2", "moon", [0.1])
     grid.add("fmnist label-2", "fedrs", [None])
     grid.add("fmnist label-3", "fedavg", [0.9]).add("fmnist label-3", "moon", [0.1])
     grid.add("fmnist label-3", "fedrs", [0.2], substitute="svhn")
-    found = numbers(report_of(grid))
+    found = numbers(grid.build())
     assert {name for name, _ in found} == set(SCORES)
     assert {line.rows for line in found.values()} == {4} and found["fedavg", ""].value == 1.625
 
 
 def test_standings_stand_below_the_table_in_every_format(grid):
-    paths = api.write(grid.save(), "small_table", "paper")
+    paths = grid.grid_report().write()
     text = paths["md"].read_text()
     assert "## Mean ranks and wins over 4 rows\n" in text
     assert "| FedAvg | 1.63 [1.00, 2.50] | | 63 [25, 100] | 75 [25, 100] |" in " ".join(text.split())
@@ -120,7 +120,7 @@ def test_every_metric_has_standings_of_its_own(grid):
     for algorithm, scores in {"local": [0.3, 0.3], "ifca": [0.4, 0.4]}.items():
         for row, score in zip(ROWS, scores, strict=False):
             grid.add(row, algorithm, [score], personal=True)
-    text = api.render(grid.save(), "small_table", "paper")
+    text = grid.render()
     assert "## Mean ranks and wins over 2 rows (local accuracy)" in text
     assert "## Mean ranks and wins over 4 rows (accuracy)" in text
 
@@ -128,16 +128,16 @@ def test_every_metric_has_standings_of_its_own(grid):
 def test_without_two_complete_rows_a_footnote_says_what_is_missing(store):
     store.report |= {"standings": True}
     store.add("cifar10 label-2", "fedavg", [0.5]).add("cifar10 label-2", "moon", [0.6])
-    assert "No mean ranks" not in api.render(store.save(), "small_table", "paper"), "one row was never to be ranked"
+    assert "No mean ranks" not in store.render(), "one row was never to be ranked"
     store.add("svhn label-2", "fedavg", [0.5]).add("svhn label-2", "moon", [None])
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     assert "No mean ranks and wins yet: they need two rows" in text and "## " not in text
-    assert set(api.write(store.save(), "small_table", "paper")) == set(api.FORMATS)
+    assert set(store.grid_report().write()) == set(api.FORMATS)
 
 
-def test_there_are_none_where_the_grid_does_not_ask(grid, report_of):
+def test_there_are_none_where_the_grid_does_not_ask(grid):
     del grid.report["standings"]
-    assert report_of(grid).standings == ()
+    assert grid.build().standings == ()
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def board(store):
     return store
 
 
-def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, report_of, tmp_path):
-    text = api.render(board.save(), "small_table", "paper")
+def test_by_seed_runs_are_ranked_and_those_that_diverged_come_last(board, tmp_path):
+    text = board.render()
     found = api.GridReport(tmp_path, "small_table", "paper").build().standings_data
     assert set(found["rows"]) == {4}
     found = found[found["measure"] == "mean_rank"]
@@ -187,7 +187,7 @@ def test_a_run_that_has_failed_is_behind_all_others(board):
 
 def ranks_of(board):
     """Ranks by accuracy, and all their lines."""
-    found = api.GridReport(board.save(), "small_table", "paper").build().standings_data
+    found = board.build().standings_data
     found = found[(found["measure"] == "mean_rank") & (found["metric"] == "accuracy")]
     return found.set_index("column")["value"].to_dict(), found
 
@@ -200,7 +200,7 @@ def test_a_method_that_lacks_a_setting_is_not_ranked_and_takes_it_from_nobody(bo
         board.add(ROWS[1], "scaffold", scores)
     board.row_order += [["scaffold"]]
     assert ranks_of(board)[0] == before
-    text = api.render(board.folder, "small_table", "paper")
+    text = board.render()
     assert "- Not ranked, as runs in #C = 3 are missing or have not ended: SCAFFOLD." in text
     assert "Not in the ranks" not in text
 
@@ -210,14 +210,14 @@ def test_a_setting_that_few_methods_have_is_in_no_rank_and_named(board):
     for row in (ROWS[2], ROWS[3]):
         board.add(row.replace("svhn", "cifar10").replace("label-", "dir-0."), "moon", [0.9, 0.9])
     assert ranks_of(board)[0] == before
-    text = api.render(board.folder, "small_table", "paper")
+    text = board.render()
     for name in ("Dir(0.2)", "Dir(0.3)"):
         assert f"- Not in the ranks: {name}, where only these have ended: MOON." in text
     assert "Not ranked" not in text
 
 
 def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
-    text = api.render(board.save(), "small_table", "paper")
+    text = board.render()
     assert (
         text.count("## Mean ranks") == 1
         and "## Mean ranks over 4 pairs of partition and seed (accuracy, rounds to 50 %)" in text
@@ -237,7 +237,7 @@ def test_by_seed_all_metrics_stand_in_one_table_with_the_best_at_the_top(board):
 
 def test_a_board_of_one_seed_has_ranks_and_no_intervals(board):
     board.cells = [cell for cell in board.cells if cell["seed"] == 0]
-    text = api.render(board.save(), "small_table", "paper")
+    text = board.render()
     assert "- Mean ranks (1 is the best)" in text and "In brackets, here" not in text
     assert "Nothing says whether others differ from it: that needs two seeds of each partition." in text.splitlines()[2]
     assert "No intervals where a partition has one seed alone: how far seeds move a number is not known then." in text
@@ -266,7 +266,7 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
     for cell in [cell for cell in board.cells if (cell["partition"], cell["algorithm"]) == ("label-2", "fedavg")]:
         board.cells.remove(cell)
     board.add(ROWS[0], "fedavg", of_fedavg)
-    first = api.render(board.save(), "small_table", "paper").splitlines()[2]
+    first = board.render().splitlines()[2]
     assert first.startswith(
         "First by mean rank of accuracy: FedProx (1.1 [1.0, 1.3], too narrow, over 4 pairs of partition"
     )
@@ -281,13 +281,13 @@ def test_a_board_begins_with_who_is_first_and_who_is_not_told_apart_from_it(boar
 
 def test_a_board_of_a_smoke_budget_says_that_who_is_first_means_nothing(board):
     board.budget = "smoke"
-    first = api.render(board.save(), "small_table", "smoke").splitlines()[2]
+    first = api.GridReport(board.save(), "small_table", "smoke").render().splitlines()[2]
     assert "and seed). Accuracies of a smoke budget mean nothing." in first
 
 
 def test_a_board_says_how_likely_each_method_is_better_than_another(board):
     board.report["improvement_over"] = {"algorithm": "fedavg"}
-    lines = api.GridReport(board.save(), "small_table", "paper").build().standings_data.query("metric == 'accuracy'")
+    lines = board.build().standings_data.query("metric == 'accuracy'")
     found = {(line.column, line.over): line for line in lines.itertuples()}
     # fedprox is above fedavg in all four combinations of the first column's seeds; in the second in two, and once alike.
     assert found["fedprox", "fedavg"].value == 100 * (4 + 2.5) / 8 and ("fedavg", "fedavg") not in found
@@ -296,14 +296,14 @@ def test_a_board_says_how_likely_each_method_is_better_than_another(board):
 
 def test_a_board_of_one_pair_says_why_it_has_no_ranks(board):
     board.cells = [cell for cell in board.cells if cell["partition"] == "label-2" and cell["seed"] == 0]
-    text = api.render(board.save(), "small_table", "paper")
+    text = board.render()
     assert "- No mean ranks yet: they need two pairs of" in text and "Rows stand in the order of the grid." in text
 
 
 def test_by_seed_methods_that_have_not_been_played_are_left_out(board):
     for row in ROWS[:2]:
         board.add(row, "scaffold", [0.9, None])
-    text = api.render(board.save(), "small_table", "paper")
+    text = board.render()
     below = text[text.index("## Mean ranks") :]
     assert "over 4 pairs" in below and "| SCAFFOLD" not in below
     assert "and seed). 1 of 4 methods is not ranked, for lack of runs." in text.splitlines()[2]
@@ -313,7 +313,7 @@ def test_a_board_says_where_who_is_first_has_lost_runs(board):
     for cell in [cell for cell in board.cells if (cell["partition"], cell["algorithm"]) == ("label-3", "fedprox")]:
         board.cells.remove(cell)
     board.add(ROWS[1], "fedprox", [0.90, "diverged"])
-    first = api.render(board.save(), "small_table", "paper").splitlines()[2]
+    first = board.render().splitlines()[2]
     assert first.startswith("First by mean rank of accuracy: FedProx")
     assert "FedProx has lost runs in 1 of 2 partitions, in which nothing is compared with it." in first
 
@@ -327,4 +327,4 @@ def test_who_is_told_apart_from_the_first_is_corrected_for_the_tests_of_all_sett
     assert 0.025 < stats.ttest_1samp([0.09, 0.13, 0.17], 0).pvalue < 0.05, "apart within its setting alone"
     needed = f"{stats.t.ppf(1 - 0.05 / 2 / 2, 2) / 3**0.5:.1f}"
     said = f"over all 2 tests, of which the largest difference must exceed {needed} times its sample std): all others."
-    assert said in api.render(store.save(), "small_table", "paper")
+    assert said in store.render()

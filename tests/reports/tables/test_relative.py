@@ -11,7 +11,6 @@ import pytest
 from bench.measurements.specs import figure_of
 from bench.results.metrics import METRICS, compare_clients
 from bench.results.store import Store as ResultStore
-from reports import api
 
 AUTHORS = json.loads((Path(__file__).parents[1] / "fedcollab_accuracies.json").read_text())["settings"]
 LAYOUT = {
@@ -65,13 +64,13 @@ def cell_of(report, row, title):
     return line.cells[[name.plain for name in table.titles].index(title)]
 
 
-def test_all_numbers_that_the_authors_print_follow_from_the_accuracies_of_their_clients(grid, report_of):
+def test_all_numbers_that_the_authors_print_follow_from_the_accuracies_of_their_clients(grid):
     rows = {"local": ("local", "none"), "global": ("fedavg", "none"), "fedcollab": ("fedavg", "fedcollab")}
     for partition, setting in AUTHORS.items():
         for run, (algorithm, wrapper) in rows.items():
             own = [count / setting["test_images"] for count in setting["correct"][run]]
             add(grid, f"{setting['dataset']} {partition}", algorithm, own, wrapper=wrapper)
-    report, checked = report_of(grid), 0
+    report, checked = grid.build(), 0
     for partition, setting in AUTHORS.items():
         for run, printed in setting["readme"].items():
             for name, number in printed.items():
@@ -88,7 +87,7 @@ def test_shares_are_strict_and_spreads_are_those_of_a_population():
 
 def test_the_caption_of_the_paper_style_explains_metrics_that_are_no_accuracies(table):
     def facts() -> str:
-        lines = api.render(table.save(), "small_table", "paper", style="paper").rstrip().splitlines()
+        lines = table.render(style="paper").rstrip().splitlines()
         return [line for line in lines if line and not line.startswith("- ")][-1]
 
     explained = (
@@ -113,24 +112,24 @@ def test_the_same_counts_are_equal_however_a_device_divides(examples):
     assert compare_clients("ipr", [(1 + count) / examples for count in range(examples)], multiplied[:-1]) == 1
 
 
-def test_each_seed_is_compared_with_the_reference_of_its_seed(grid, report_of):
+def test_each_seed_is_compared_with_the_reference_of_its_seed(grid):
     add(grid, "fmnist label-shift", "local", LOCAL, [0.65] * 4)
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH)
-    shares = found(report_of(grid), "ipr", ("fedavg", "none"))
+    shares = found(grid.build(), "ipr", ("fedavg", "none"))
     assert shares["mean"] == pytest.approx((50 + 25) / 2) and shares["std"] == pytest.approx(np.std([50, 25], ddof=1))
 
 
-def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid, report_of):
+def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid):
     add(grid, "fmnist label-shift", "local", LOCAL, "failed", None)
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH, HIGH)
     add(grid, "cifar10 feature-shift", "fedavg", HIGH, HIGH, HIGH)
-    report = report_of(grid)
+    report = grid.build()
     some = cell_of(report, ("fedavg", "none"), "label shift IPR")
     assert some.measured == "50.0" and some.caveats == ("1/3 seeds", "others no reference")
     none = cell_of(report, ("fedavg", "none"), "feature shift IPR")
     assert none.measured == "" and none.caveats == ("no reference",)
     assert cell_of(report, ("fedavg", "none"), "feature shift own accuracy").measured == "60.0±0.0"
-    lines = [*csv.DictReader(StringIO(api.render(grid.save(), "small_table", "paper", format="csv")))]
+    lines = [*csv.DictReader(StringIO(grid.render(format="csv")))]
     assert {(line["metric"], line["lacking"]) for line in lines if line["partition"] == "feature-shift"} == {
         ("own_accuracy", ""),
         ("ipr", "no reference"),
@@ -146,50 +145,50 @@ def test_a_cell_without_a_reference_says_so_instead_of_a_number(grid, report_of)
     + [{"config": {"validation_share": 0.2}}, {"config": {"image_size": 16}}, {"config": {"transform": "none"}}],
     ids=str,
 )
-def test_a_run_on_other_data_is_no_reference(grid, report_of, other):
+def test_a_run_on_other_data_is_no_reference(grid, other):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-shift", "local", [0.525], own=[LOCAL], **other)
     grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
-    cell = cell_of(report_of(grid), ("fedavg",), "label shift RSD")
+    cell = cell_of(grid.build(), ("fedavg",), "label shift RSD")
     assert cell.measured == "" and cell.caveats == ("no reference",)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_run_with_another_number_of_clients_is_no_reference(grid, report_of, count):
+def test_a_run_with_another_number_of_clients_is_no_reference(grid, count):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-shift", "local", [float(np.mean(LOCAL[:count]))], own=[LOCAL[:count]])
     grid.add("fmnist label-shift", "fedavg", [0.6], own=[HIGH])
-    assert cell_of(report_of(grid), ("fedavg",), "label shift IPR").caveats == ("no reference",)
+    assert cell_of(grid.build(), ("fedavg",), "label shift IPR").caveats == ("no reference",)
 
 
-def test_runs_whose_clients_have_no_test_data_are_named(grid, report_of):
+def test_runs_whose_clients_have_no_test_data_are_named(grid):
     grid.report |= {"rows": ["algorithm"], "compared": ["algorithm"], "reference": {"algorithm": "local"}}
     grid.add("fmnist label-2", "local", [0.5], personal=True).add("fmnist label-2", "fedavg", [0.6])
-    cell = cell_of(report_of(grid), ("fedavg",), "#C = 2 IPR")
+    cell = cell_of(grid.build(), ("fedavg",), "#C = 2 IPR")
     assert cell.measured == "" and cell.caveats == ("no test data of clients",)
 
 
-def test_a_tuned_reference_is_the_best_one_and_metrics_are_of_the_point_that_the_first_chooses(grid, report_of):
+def test_a_tuned_reference_is_the_best_one_and_metrics_are_of_the_point_that_the_first_chooses(grid):
     add(grid, "fmnist label-shift", "local", [0.1] * 4, choice={"lr": 0.1})
     add(grid, "fmnist label-shift", "local", LOCAL, choice={"lr": 0.01})
     add(grid, "fmnist label-shift", "fedavg", [0.51, 0.51, 0.51, 0.61], choice={"lr": 0.1})  # the better IPR
     add(grid, "fmnist label-shift", "fedavg", HIGH, choice={"lr": 0.01})
-    report = report_of(grid)
+    report = grid.build()
     shares, spread = (found(report, metric, ("fedavg", "none")) for metric in ("ipr", "rsd"))
     assert shares["mean"] == 50 and shares["choice"] == spread["choice"] == "lr=0.01"
     assert (shares["tried"], shares["settings"], shares["complete"]) == (2, 2, True)
 
 
-def test_a_tuned_reference_with_more_seeds_wins_over_a_better_one(grid, report_of):
+def test_a_tuned_reference_with_more_seeds_wins_over_a_better_one(grid):
     add(grid, "fmnist label-shift", "local", [0.9] * 4, choice={"lr": 0.1})
     add(grid, "fmnist label-shift", "local", LOCAL, LOCAL, choice={"lr": 0.01})
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH)
-    assert found(report_of(grid), "ipr", ("fedavg", "none"))["mean"] == 50
+    assert found(grid.build(), "ipr", ("fedavg", "none"))["mean"] == 50
 
 
-def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
+def test_the_smallest_spread_is_the_best_everywhere(table):
     table.report |= {"standings": True, "gains_over": {"wrapper": "none"}}
-    report = report_of(table)
+    report = table.build()
     for metric in ("own_accuracy", "ipr", "rsd"):
         best = report.cells[(report.cells["metric"] == metric) & report.cells["best"]]
         assert {*zip(best["algorithm"], best["wrapper"], strict=True)} == {("fedavg", "fedcollab")}, metric
@@ -204,28 +203,28 @@ def test_the_smallest_spread_is_the_best_everywhere(table, report_of):
     )
 
 
-def test_where_methods_of_one_wrapper_compete_a_footnote_says_what_a_setting_is(table, report_of):
+def test_where_methods_of_one_wrapper_compete_a_footnote_says_what_a_setting_is(table):
     table.report |= {"compared": ["algorithm"]}
-    notes = report_of(table).notes
+    notes = table.build().notes
     assert "Bold: best mean of the setting among the complete cells, all of them where several print alike." in notes
     assert "Cells of one setting differ in algorithm only." in notes
 
 
-def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid, report_of):
+def test_agreement_takes_the_smallest_published_spread_as_the_winner(grid):
     grid.reproduces = {"paper": "fedcollab", "table": 1, "own": ["fedavg fedcollab"]}
     grid.report |= {"metrics": ["rsd"], "metric": "rsd"}
     about = {"model": "mlp-784-200-200-10", "clients": 20}
     add(grid, "fmnist label-shift", "local", LOCAL, LOCAL, **about)
     add(grid, "fmnist label-shift", "fedavg", HIGH, HIGH, **about)
     add(grid, "fmnist label-shift", "fedavg", EVEN, EVEN, wrapper="fedcollab", variant="+fedcollab", **about)
-    report = report_of(grid)
+    report = grid.build()
     assert cell_of(report, ("fedavg", "fedcollab"), "label shift RSD").published[0] == "5.99±0.41"
     (sentence,) = (note for note in report.notes if note.startswith("Agreement"))
     assert "same winner in 1 of 1" in sentence and "in 1 of 1 for FedAvg + FedCollab" in sentence
 
 
-def test_metrics_stand_side_by_side_and_the_reference_is_not_compared_with_itself(table, report_of):
-    report = report_of(table)
+def test_metrics_stand_side_by_side_and_the_reference_is_not_compared_with_itself(table):
+    report = table.build()
     shown = report.combined
     assert shown.row_keys == ("algorithm", "wrapper")
     names = ("own accuracy", "IPR", "RSD")
@@ -243,10 +242,7 @@ def test_metrics_stand_side_by_side_and_the_reference_is_not_compared_with_itsel
 
 
 def test_all_formats_show_all_metrics(table):
-    texts = {
-        format: api.render(table.save(), "small_table", "paper", format=format)
-        for format in ("md", "tex", "csv", "html")
-    }
+    texts = {format: table.render(format=format) for format in ("md", "tex", "csv", "html")}
     assert texts["md"].count("| Method ") == 1 and "| 100.0±0.0" in texts["md"].replace("**", "")
     assert texts["tex"].count(r"\begin{\tablefloat}") == 1
     assert (
@@ -265,15 +261,15 @@ def test_all_formats_show_all_metrics(table):
     assert [*panels[0]["lines"]] == ["Local", "FedAvg"]
 
 
-def test_further_rounds_show_the_accuracies_only(table, report_of):
+def test_further_rounds_show_the_accuracies_only(table):
     table.report |= {"also": ["best", "last10"]}
-    report = report_of(table)
+    report = table.build()
     assert [(further.title, further.columns) for further in report.further] == [
         ("Accuracy, at the best round, found on the split itself", ("own accuracy",) * 2),
         ("Accuracy, mean of the last 10 evaluated rounds", ("own accuracy",) * 2),
     ]
     assert {*report.further_cells["metric"]} == {"own_accuracy"} and {*report.cells["value"]} == {"last"}
-    best = report_of(table, value="best")
+    best = table.build(value="best")
     assert best.combined.columns == ("own accuracy",) * 2
 
 
@@ -301,26 +297,26 @@ def test_figures_have_a_line_per_contender_and_curves_are_of_accuracy(grid):
         ({"compared": ["seed"]}, "The report compares along seed, which its table does not show."),
     ],
 )
-def test_stored_layouts_that_cannot_be_are_refused(table, report_of, layout, sentence):
+def test_stored_layouts_that_cannot_be_are_refused(table, layout, sentence):
     table.report |= layout
     with pytest.raises(ValueError, match=sentence):
-        report_of(table)
+        table.build()
 
 
 @pytest.mark.parametrize("metrics", [["own_accuracy", "ipr"], ["rsd"]])
-def test_of_the_reference_alone_there_is_its_accuracy(grid, report_of, metrics):
+def test_of_the_reference_alone_there_is_its_accuracy(grid, metrics):
     grid.report |= {"metrics": metrics, "metric": metrics[0]}
     add(grid, "fmnist label-shift", "local", LOCAL, None)
-    shown = report_of(grid).combined
+    shown = grid.build().combined
     assert shown.columns == ("own accuracy",) and shown.rows[0].cells[0].measured == "52.5"
 
 
-def test_one_relative_metric_has_a_table_beside_that_of_accuracy(table, report_of):
+def test_one_relative_metric_has_a_table_beside_that_of_accuracy(table):
     del table.report["metrics"]
     table.report |= {"metric": "rsd", "figures": [{"kind": "curves", "x": "rounds"}]}
-    report = report_of(table)
+    report = table.build()
     assert [shown.metric for shown in report.tables] == ["rsd", "own_accuracy"] and report.combined is None
-    page = api.render(table.save(), "small_table", "paper", format="html")
+    page = table.render(format="html")
     assert f"<h2>RSD <small>{METRICS['rsd'].about}</small></h2>" in page
     with pytest.raises(ValueError, match="rsd are known of the last round only; report the value last, not best"):
-        report_of(table, value="best")
+        table.build(value="best")

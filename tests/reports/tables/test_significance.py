@@ -6,8 +6,6 @@ import re
 import pytest
 from scipy import stats
 
-from reports import api
-
 BEST = [0.60, 0.62, 0.64]
 
 
@@ -21,19 +19,14 @@ def p_of(t_squared):
     return 1 - math.sqrt(t_squared / (t_squared + 2))
 
 
-@pytest.fixture
-def compared(report_of):
-    """Store -> (partition, algorithm) -> (p_value, best, not_significant)."""
-
-    def build(store):
-        store.reproduces = None
-        cells = report_of(store).cells.itertuples()
-        return {(c.partition, c.algorithm): (c.p_value, c.best, c.not_significant) for c in cells}
-
-    return build
+def compared(store):
+    """(partition, algorithm) -> (p_value, best, not_significant)."""
+    store.reproduces = None
+    cells = store.build().cells.itertuples()
+    return {(c.partition, c.algorithm): (c.p_value, c.best, c.not_significant) for c in cells}
 
 
-def test_rivals_are_tested_on_the_same_seeds_with_holms_correction(store, compared):
+def test_rivals_are_tested_on_the_same_seeds_with_holms_correction(store):
     # Differences 10, 11, 9: mean 10, std 1, t^2 = 3 * 10^2 / 1. Differences 1, -1, 6: mean 2, variance 13, t^2 = 3 * 4 / 13.
     store.add("cifar10 label-2", "fedavg", BEST)
     store.add("cifar10 label-2", "moon", minus([10, 11, 9])).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
@@ -44,7 +37,7 @@ def test_rivals_are_tested_on_the_same_seeds_with_holms_correction(store, compar
     assert p_of(12 / 13) == pytest.approx(stats.ttest_rel(BEST, minus([1, -1, 6])).pvalue)
 
 
-def test_an_adjusted_p_value_is_never_below_that_of_a_clearer_rival(store, compared):
+def test_an_adjusted_p_value_is_never_below_that_of_a_clearer_rival(store):
     store.add("cifar10 label-2", "fedavg", BEST)
     for algorithm, mean in {"moon": 4.0, "fedrs": 3.6, "fedlc": 0.2}.items():  # std 1: t^2 = 3 mean^2
         store.add("cifar10 label-2", algorithm, minus([mean - 1, mean, mean + 1]))
@@ -55,7 +48,7 @@ def test_an_adjusted_p_value_is_never_below_that_of_a_clearer_rival(store, compa
     assert found["label-2", "fedlc"][0] == pytest.approx(p_of(0.12))
 
 
-def test_rows_are_corrected_apart_and_only_contenders_count(store, compared):
+def test_rows_are_corrected_apart_and_only_contenders_count(store):
     for row in ("cifar10 label-2", "cifar10 label-3"):
         store.add(row, "fedavg", BEST).add(row, "moon", minus([10, 11, 9]))
     store.add("cifar10 label-2", "fedrs", [*minus([1, -1, 6])[:2], None])
@@ -66,7 +59,7 @@ def test_rows_are_corrected_apart_and_only_contenders_count(store, compared):
     assert not any(found["label-2", name][2] for name in ("fedrs", "fedlc"))
 
 
-def test_only_seeds_that_both_have_are_paired(store, compared, report_of):
+def test_only_seeds_that_both_have_are_paired(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.53, 0.52, 0.6])
     store.add("cifar10 label-2", "moon", [0.49, 0.5, 0.51])
     store.add("cifar10 label-2", "moon", [0.3], seed=7, config={"seed": 7})
@@ -76,14 +69,14 @@ def test_only_seeds_that_both_have_are_paired(store, compared, report_of):
     assert math.isnan(found["label-2", "fedrs"][0]) and found["label-2", "fedrs"][1:] == (False, False)
 
 
-def test_means_that_are_equal_print_alike_and_are_all_best(store, compared):
+def test_means_that_are_equal_print_alike_and_are_all_best(store):
     """54.45, which sums of floats miss on one side or the other."""
     store.add("cifar10 label-2", "fedavg", [0.5445] * 3).add("cifar10 label-2", "moon", [0.5443, 0.5445, 0.5447])
     store.add("cifar10 label-2", "fedrs", [0.5401, 0.5445, 0.5489])
     assert [best for _, best, _ in compared(store).values()] == [True] * 3
 
 
-def test_equal_scores_and_equal_differences_have_no_spread_but_an_answer(store, compared, recwarn):
+def test_equal_scores_and_equal_differences_have_no_spread_but_an_answer(store, recwarn):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.75]).add("cifar10 label-2", "moon", [0.5, 0.75])
     store.add("cifar10 label-2", "fedrs", [0.25, 0.5])
     found = compared(store)
@@ -97,7 +90,7 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
     store.reproduces = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
-    markdown, latex, csv = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex", "csv"))
+    markdown, latex, csv = (store.render(format=f) for f in ("md", "tex", "csv"))
     assert "| **62.0±1.6** | 52.0±2.2 | _60.0±2.2_ |" in " ".join(markdown.split())
     assert r"\textbf{62.0$\pm$1.6} & 52.0$\pm$2.2 & \textit{60.0$\pm$2.2} \\" in latex
     lines = [line.split(",") for line in csv.splitlines()]
@@ -112,10 +105,10 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
 def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
     store.reproduces = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
-    found = [api.render(store.save(), "small_table", "paper", format="md")]
+    found = [store.render(format="md")]
     for seed in (2, 3, 4):
         store.add("cifar10 label-2", "moon", [0.5], seed=seed, config={"seed": seed})
-    found.append(api.render(store.save(), "small_table", "paper", format="md"))
+    found.append(store.render(format="md"))
     sentence = " Cells with fewer than 2 seeds in common with the best are not tested.\n"
     assert [sentence in text for text in found] == [False, True] and "_60.0±2.2_ | 50.0±0.0" in found[1]
 
@@ -141,16 +134,16 @@ def test_a_footnote_names_the_test_and_how_much_it_can_find(store, seeds, said):
     scores = [0.5, 0.52, 0.51, 0.55, 0.53][:seeds]
     store.add("cifar10 label-2", "fedavg", scores)
     store.add("cifar10 label-2", "moon", [0.49, 0.50, 0.52, 0.54, 0.51][:seeds])
-    text = api.render(store.save(), "small_table", "paper")
+    text = store.render()
     assert said in text and ("_" in text.split("- Accuracy")[0]) == (seeds > 1)
 
 
 def test_a_table_without_rivals_says_nothing_about_differences(store):
-    text = api.render(store.add("cifar10 label-2", "fedavg", BEST).save(), "small_table", "paper")
+    text = store.add("cifar10 label-2", "fedavg", BEST).render()
     assert "Italics" not in text and "say nothing" not in text
 
 
-def test_cells_are_tested_against_the_one_that_the_grid_names(store, compared):
+def test_cells_are_tested_against_the_one_that_the_grid_names(store):
     # fedrs is the reference: fedavg differs from it by 1, -1, 6, and moon by -9, -12, -3: mean -8, variance 21.
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
@@ -159,7 +152,7 @@ def test_cells_are_tested_against_the_one_that_the_grid_names(store, compared):
     assert found["label-2", "fedrs"] == (pytest.approx(math.nan, nan_ok=True), False, False)
     assert found["label-2", "fedavg"] == (pytest.approx(p_of(12 / 13)), True, True)
     assert found["label-2", "moon"] == (pytest.approx(2 * p_of(3 * 64 / 21)), False, True)
-    markdown, latex, page = (api.render(store.save(), "small_table", "paper", format=f) for f in ("md", "tex", "html"))
+    markdown, latex, page = (store.render(format=f) for f in ("md", "tex", "html"))
     assert re.findall(r'<td data-value="[\d.]+"(?: class="(.*?)")?>', page)[:3] == ["best like-best", "like-best", ""]
     assert "| **_62.0±1.6_** | _52.0±2.2_ | 60.0±2.2 |" in " ".join(markdown.split())
     assert r"\textbf{\textit{62.0$\pm$1.6}} & \textit{52.0$\pm$2.2} & 60.0$\pm$2.2 \\" in latex
@@ -167,7 +160,7 @@ def test_cells_are_tested_against_the_one_that_the_grid_names(store, compared):
     assert "from the best" not in markdown
 
 
-def test_a_row_without_the_reference_is_not_tested(store, compared):
+def test_a_row_without_the_reference_is_not_tested(store):
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("svhn label-2", "fedrs", BEST)
     store.report |= {"against": {"algorithm": "fedrs"}}

@@ -33,29 +33,29 @@ def store(tmp_path) -> Store:
 
 
 def test_a_table_names_the_methods_with_stale_runs_and_what_has_changed(store):
-    text = api.render(store, GRID, BUDGET)
+    text = api.GridReport(store, GRID, BUDGET).render()
     assert NOTE in text
     assert text.count("2/3 seeds of earlier code") == 1 and text.count("earlier code") == 2
 
 
 def test_a_published_layout_has_a_mark_for_it(store):
-    assert "†: 2/3 seeds of earlier code." in api.render(store, GRID, BUDGET, style="paper")
+    assert "†: 2/3 seeds of earlier code." in api.GridReport(store, GRID, BUDGET).render(style="paper")
 
 
 def test_a_page_and_figures_have_it_too(store):
-    assert "FedAvg changed since" in api.render(store, GRID, BUDGET, format="html")
+    assert "FedAvg changed since" in api.GridReport(store, GRID, BUDGET).render(format="html")
 
 
 def test_tables_of_current_runs_say_nothing(tmp_path):
     made = {cell.id: 0.5 for cell in FEDAVG}
     store = results(tmp_path / "results", FEDAVG, made, code=code_version(FEDAVG[0].config))
-    assert "earlier code" not in api.render(store, GRID, BUDGET)
+    assert "earlier code" not in api.GridReport(store, GRID, BUDGET).render()
 
 
 @pytest.mark.slow
 def test_a_report_on_stale_runs_imports_neither_torch_nor_ray(store):
     script = (
-        f"import sys\nfrom reports import api\ntext = api.render({str(store.folder)!r}, {GRID!r}, {BUDGET!r})\n"
+        f"import sys\nfrom reports import api\ntext = api.GridReport({str(store.folder)!r}, {GRID!r}, {BUDGET!r}).render()\n"
         "assert 'earlier code' in text\nprint({'torch', 'ray'} & {*sys.modules})"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -41,8 +41,10 @@ def test_versions_lie_side_by_side_in_a_store_and_are_read(tmp_path):
             grid = stored(version)
             store.write_grid(f"{grid['grid']}@smoke", grid)
     assert sorted(Store(tmp_path).grids()) == ["mine v2@smoke", "mine@smoke"]
-    assert api.render(tmp_path, "mine v2", "smoke").startswith("# Mine (mine v2)\n")
-    assert api.render(tmp_path, "mine", "smoke").startswith("# Mine\n"), "there is no other version that comes along"
+    assert api.GridReport(tmp_path, "mine v2", "smoke").render().startswith("# Mine (mine v2)\n")
+    assert api.GridReport(tmp_path, "mine", "smoke").render().startswith("# Mine\n"), (
+        "there is no other version that comes along"
+    )
 
 
 def test_commands_show_the_version_that_is_named_or_all(tmp_path):
