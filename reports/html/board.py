@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import pandas as pd
-
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.figures.style import COLOURS, line_styles
 from reports.tables import robust
 from reports.tables.aggregate import compared_keys, competitors_of, contest_name, units_of
-from reports.tables.rankings import are_few, names_of_competitors, unit
+from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
 from reports.tables.report import Report
 
 _LEADERS = 6  # lines of profiles in colour
@@ -31,7 +29,7 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
         return []
     key, names = " ".join(compared_keys(grid)), names_of_competitors(grid)
     called = {one: names.value(key, one).plain for one in report.scores.columns}
-    metric, ranks = found["metric"].iloc[0], _first_ranks(found)
+    metric, ranks = found["metric"].iloc[0], first_ranks(found)
     order = [called[one] for one in ranks["column"]]
     title, pairs = METRICS[metric].title, f"{len(report.scores)} pairs of {contest_name(grid)} and {unit(grid)}"
     points = [{"method": called[line.column], "rank": _short(line.value), **_ends(line)} for line in ranks.itertuples()]
@@ -72,16 +70,10 @@ def colours(report: Report, grid: StoredGrid) -> list[str]:
         return []
     own = {name: style for table in report.tables for name, style in table.names.styles.items()}
     styles = line_styles([*dict.fromkeys(competitors_of(report.cells, grid))], own)
-    leaders = [*_first_ranks(report.standings_data)["column"][:_LEADERS]]
+    leaders = [*first_ranks(report.standings_data)["column"][:_LEADERS]]
     methods, usual = [one.split()[0] for one in leaders], [styles[one].color for one in leaders]
     free = iter([colour for colour in COLOURS if colour not in usual])
     return [next(free) if methods[place] in methods[:place] else usual[place] for place in range(len(leaders))]
-
-
-def _first_ranks(found: pd.DataFrame) -> pd.DataFrame:
-    """The lines of the ranks by the first metric, the best first."""
-    ranks = found[(found["measure"] == "mean_rank") & (found["metric"] == found["metric"].iloc[0])]
-    return ranks.sort_values("value", kind="stable")
 
 
 def _dashes(leaders: list[str]) -> list[list[int]]:

@@ -10,7 +10,7 @@ from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
 from reports.tables.layout import percent
-from reports.tables.rankings import are_few, names_of_competitors, unit
+from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
 
 
@@ -29,8 +29,7 @@ def sentence(
     """
     if found is None or found.empty or not is_board(grid):
         return ""
-    metric, setting = found["metric"].iloc[0], contest_name(grid)
-    ranks = found[(found["metric"] == metric) & (found["measure"] == "mean_rank")].sort_values("value", kind="stable")
+    metric, setting, ranks = found["metric"].iloc[0], contest_name(grid), first_ranks(found)
     names, units = names_of_competitors(grid), units_of(grid)
 
     def listed(those: Iterable[str]) -> str:

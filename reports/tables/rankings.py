@@ -119,7 +119,7 @@ def _of_board(found: pd.DataFrame, labels: tuple[str, ...], grid: StoredGrid, na
     others = dict.fromkeys(key[:3] for key in shown if key[1] != "mean_rank")
     columns = {f"by {METRICS[metric].title}": key for metric, key in ranks.items()}
     columns |= {_heading(measure, over, labels[0], names): (metric, measure, over) for metric, measure, over in others}
-    ranks_of = _first_ranks(found)
+    ranks_of = first_ranks(found).set_index("column")["value"]
     ranked = sorted({key[3]: None for key in shown}, key=lambda one: ranks_of.get(one, math.inf))
     rows = tuple(Row((one,), tuple(shown.get((*key, one)) for key in columns.values())) for one in ranked)
     less = tuple(measure == "mean_rank" for _, measure, _ in columns.values())
@@ -147,7 +147,7 @@ def _heading(measure: str, over: str, key: str, names: Names) -> str:
 def in_order(tables: Iterable[Table], standings: pd.DataFrame | None, grid: StoredGrid) -> Iterator[Table]:
     """Tables of a board with the rows in the order of the first ranks, those that are not ranked behind; others as they are."""
     tables, keys = [*tables], compared_keys(grid)
-    ranks = {} if standings is None else _first_ranks(standings)
+    ranks = {} if standings is None else first_ranks(standings).set_index("column")["value"].to_dict()
     for table in tables:
         joined = table.row_keys == (" ".join(keys),)
         places = [0] if joined else [table.row_keys.index(key) for key in keys if key in table.row_keys]
@@ -158,12 +158,10 @@ def in_order(tables: Iterable[Table], standings: pd.DataFrame | None, grid: Stor
         yield table
 
 
-def _first_ranks(standings: pd.DataFrame) -> dict[str, float]:
-    """What competes -> its mean rank by the first metric that is ranked."""
+def first_ranks(standings: pd.DataFrame) -> pd.DataFrame:
+    """The lines of the mean ranks by the first metric that is ranked, the best first."""
     ranks = standings[standings["measure"] == "mean_rank"]
-    return (
-        {} if ranks.empty else ranks[ranks["metric"] == ranks["metric"].iloc[0]].set_index("column")["value"].to_dict()
-    )
+    return ranks[ranks["metric"].isin(ranks["metric"].head(1))].sort_values("value", kind="stable")
 
 
 def names_of_competitors(grid: StoredGrid) -> Names:
