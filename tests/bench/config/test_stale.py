@@ -10,19 +10,12 @@ from bench.config.code_version import code_version, definitions_of
 from bench.config.resolve import resolve
 from bench.registry import KINDS
 from bench.results.ids import hash_of
-from bench.results.store import Store
 from tests.support import method_files
 from tests.support.earlier_code import earlier
 
 CONFIG = resolve({"algorithm": "ccvr", "base": "moon", "dataset": "digits", "partition": "iid", "clients": 4})
 NOW = code_version(CONFIG)
 MOON = "algorithm moon"
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
-from datasets import load
 
 DIGITS = {
     "dataset": "digits",
@@ -26,11 +25,6 @@ DIGITS = {
     "model": "mlp",
 }
 STAGES = {"num_clusters": 3, "encoder_rounds": 3, "classifier_rounds": 2}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits", None)
 
 
 def size(folder) -> int:

@@ -25,7 +25,6 @@ from bench.results.store import Store
 from bench.simulation.build import build_algorithm, build_task
 from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
-from datasets import load
 from reports import api
 from tests.support.planning import Experiment
 
@@ -50,11 +49,6 @@ GRID = {
     },
 }
 NAMES = ["cka-linear-0003", "cka-minibatch-0003", "weight-norms-0001", "weight-norms-0003"]
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits", None)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 import torch
 
-import datasets
 from bench import plugins
 from bench.callbacks import Callback
 from bench.callbacks.stop_early import StopEarly
@@ -84,11 +83,6 @@ class Moved(Callback):
         metrics = {"distance": moved, "share": step / moved, "rounds": own["rounds"] + 1}
         return Noted({**own, "rounds": own["rounds"] + 1}, metrics, "far enough" * (outcome.round == self.stops_in))
 '''
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits", None)
 
 
 @pytest.fixture(autouse=True)

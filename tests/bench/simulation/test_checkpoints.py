@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import algorithms
-import datasets
 from algorithms.shared import tree
 from algorithms.shared.client_states import no_rows, write_rows
 from bench.config.methods import options_of
@@ -22,11 +21,6 @@ from tests.support.toy import SMALL, toy
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
 OPTIONS = SMALL | {"encoder_rounds": 3, "classifier_rounds": 3}
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits", None)
 
 
 def config(name: str, **more):

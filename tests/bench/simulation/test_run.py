@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import datasets
 from algorithms.shared import row_files, tree
 from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
@@ -32,11 +31,6 @@ from datasets.show import skew_of, tables
 from tests.support.toy import assert_equal
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 3, "local_epochs": 1, "batch_size": 16}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return datasets.load("digits", None)
 
 
 def train(digits, folder=None, retention=None, engine="auto", **settings):

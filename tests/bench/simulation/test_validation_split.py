@@ -13,14 +13,8 @@ from bench.errors import ConfigError
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from bench.simulation.validation_split import hold_out, hold_out_together
-from datasets import load
 
 SETTINGS = {"dataset": "digits", "partition": "label-2", "clients": 12, "rounds": 2, "local_epochs": 1, "model": "mlp"}
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load("digits", None)
 
 
 class Poison:

@@ -2,18 +2,9 @@
 
 from types import SimpleNamespace
 
-import pytest
-
-from bench.results.store import Store
 from bench.tuning.early_stopping import PerSearch, asha
 from bench.tuning.study import Study
 from tests.support.searching import make, try_next
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
 
 
 def test_after_a_restart_a_configuration_is_still_compared_with_those_that_were_tried_before(store):

@@ -2,10 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-
 from bench.config.code_version import code_version
-from bench.results.store import Store
 from bench.tuning.proposals import Proposals
 from bench.tuning.study import Study
 from bench.tuning.trainable import ConfigurationReport
@@ -15,12 +12,6 @@ from tests.support.searching import finish, make
 
 def nothing_known(*about) -> None:
     raise AssertionError(about)
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
 
 
 def test_a_search_begins_when_the_one_before_has_nothing_left_to_propose(store):

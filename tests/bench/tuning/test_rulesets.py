@@ -14,7 +14,6 @@ from bench.experiments.grid_loading import make_grid
 from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import ExperimentSpec, TuningOptions, by_study
 from bench.experiments.stored_grid import merge_cells
-from bench.results.store import Store
 from bench.tuning import select
 from bench.tuning.study import Study
 from tests.support.planning import Experiment
@@ -34,12 +33,6 @@ CHOICE = {"score": 0.5, "metric": "accuracy", "seeds": [0], "share": 0.15, "sear
 CHOICE |= {"tried": 5, "alike": 1, "space": {"lr": "0 to 1"}, "search": "s"}
 OF_RUN = 4 * 1437  # examples, all of them in 4 rounds
 OF_TRIAL = 4 * (9 * 102 + 3 * 101)  # the same without the 15 % of 120 or 119 that clients set aside, 18
-
-
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
 
 
 def test_a_study_has_seeds_that_no_other_has():

@@ -27,12 +27,6 @@ from tests.support.searching import make
 from tests.support.sessions import ALONE
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
-
-
 def search_job(search: Search, folder, ended=None, **options) -> SearchJob:
     return SearchJob(search, str(folder), {}, ended or {}, ExecutionOptions(checkpoint_seconds=0.0, **options))
 

@@ -41,12 +41,6 @@ def request(options: TuningOptions = TUNING, **changes) -> Experiment:
     return Experiment(ExperimentSpec(grid, tuning=options))
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
-
-
 def trained(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dict]:
     """What is chosen by searches in which each later configuration is better than the one before."""
     searches = select.searches_of(asked.spec, asked.plan(store).selected)

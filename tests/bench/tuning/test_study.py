@@ -23,12 +23,6 @@ from tests.support.earlier_code import earlier
 from tests.support.searching import STAGES, finish, make, try_next
 
 
-@pytest.fixture
-def store(tmp_path):
-    with Store(tmp_path).locked() as store:
-        yield store
-
-
 def test_a_grid_is_tried_once_and_what_a_kill_has_interrupted_is_tried_again_first(store):
     search = make()
     study = Study(search, store)
