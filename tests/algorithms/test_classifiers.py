@@ -29,6 +29,7 @@ from bench import models
 from bench.models.base import BoundModel, Model
 from bench.simulation.local_models import local_models
 from tests.support.oracles import oracle
+from tests.support.refusals import refused
 from tests.support.toy import SETTINGS, assert_equal, toy_task, train
 
 ORACLE = oracle("rivals")
@@ -449,68 +450,61 @@ def test_local_models_are_models_of_the_task(method):
     assert_equal({name: deployed[name] for name in mean}, mean, tolerance=1e-12)
 
 
-@pytest.mark.parametrize(
-    "make, sentence",
-    [
-        (lambda: FedETF(width=1), "width must be at least 2, but got 1."),
-        (lambda: FedETF(scale=0.0), "scale must be greater than 0, but got 0.0."),
-        (lambda: FedGELA(temperature=0.0), "temperature must be greater than 0, but got 0.0."),
-        (lambda: FedRoD(gamma=-1.0), "gamma must be at least 0, but got -1.0."),
-        (lambda: FedRoD(vacant="keep"), "vacant must be one of exclude, clamp, but got 'keep'."),
-        (
-            lambda: FedETF(width=2).init(toy_task()),
-            "fedetf needs a vector for each class in as many dimensions: width must be at least 3, the number of classes, but "
-            "got 2.",
-        ),
-        (
-            lambda: FedGELA().init(replace(toy_task(), model=Free((1, 1, 1), 5))),
-            "fedgela needs a vector for each class in as many dimensions: the number of features of Free must be at least 5, "
-            "the number of classes, but got 4.",
-        ),
-        (
-            lambda: FedETF().init(replace(toy_task(), model=Free((1, 1, 1), 1))),
-            "fedetf needs at least 2 classes, but the data have 1.",
-        ),
-        (
-            lambda: ClsNorm(FedETF()),
-            "clsnorm normalises the classifier of the model, but fedetf replaces it by another one.",
-        ),
-        (
-            lambda: FedETF().init(ClsNorm().inside(toy_task())),
-            "fedetf replaces a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
-        ),
-        (
-            lambda: FedRoD(personal_head=True).init(ClsNorm().inside(toy_task())),
-            "fedrod-personal adds to a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
-        ),
-        (
-            lambda: FedConcatIB().init(ClsNorm().inside(toy_task())),
-            "fedconcat-ib reads label distributions from a linear classifier with a bias, but NormalisedOfStages has none; use "
-            "another model.",
-        ),
-        (
-            lambda: FedConcat(classifier_init="clusters").init(ClsNorm().inside(toy_task())),
-            "fedconcat joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
-        ),
-        (
-            lambda: FuseFL(blocks=2).init(ClsNorm().inside(toy_task())),
-            "fusefl joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
-        ),
-        (
-            lambda: ClsNorm(FedGELA(personal_head=True)),
-            "clsnorm normalises the classifier of one shared model, but fedgela-personal deploys one model per client.",
-        ),
-        (
-            lambda: FedConcatIB(base=FedGELA()),
-            "fedconcat-ib reads label distributions from the bias of the classifier, but fedgela trains no classifier; use "
-            "another base, or fedconcat-id.",
-        ),
-    ],
+test_what_cannot_work_is_refused_in_one_sentence = refused(
+    (lambda: FedETF(width=1), "width must be at least 2, but got 1."),
+    (lambda: FedETF(scale=0.0), "scale must be greater than 0, but got 0.0."),
+    (lambda: FedGELA(temperature=0.0), "temperature must be greater than 0, but got 0.0."),
+    (lambda: FedRoD(gamma=-1.0), "gamma must be at least 0, but got -1.0."),
+    (lambda: FedRoD(vacant="keep"), "vacant must be one of exclude, clamp, but got 'keep'."),
+    (
+        lambda: FedETF(width=2).init(toy_task()),
+        "fedetf needs a vector for each class in as many dimensions: width must be at least 3, the number of classes, but "
+        "got 2.",
+    ),
+    (
+        lambda: FedGELA().init(replace(toy_task(), model=Free((1, 1, 1), 5))),
+        "fedgela needs a vector for each class in as many dimensions: the number of features of Free must be at least 5, "
+        "the number of classes, but got 4.",
+    ),
+    (
+        lambda: FedETF().init(replace(toy_task(), model=Free((1, 1, 1), 1))),
+        "fedetf needs at least 2 classes, but the data have 1.",
+    ),
+    (
+        lambda: ClsNorm(FedETF()),
+        "clsnorm normalises the classifier of the model, but fedetf replaces it by another one.",
+    ),
+    (
+        lambda: FedETF().init(ClsNorm().inside(toy_task())),
+        "fedetf replaces a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+    ),
+    (
+        lambda: FedRoD(personal_head=True).init(ClsNorm().inside(toy_task())),
+        "fedrod-personal adds to a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+    ),
+    (
+        lambda: FedConcatIB().init(ClsNorm().inside(toy_task())),
+        "fedconcat-ib reads label distributions from a linear classifier with a bias, but NormalisedOfStages has none; use "
+        "another model.",
+    ),
+    (
+        lambda: FedConcat(classifier_init="clusters").init(ClsNorm().inside(toy_task())),
+        "fedconcat joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+    ),
+    (
+        lambda: FuseFL(blocks=2).init(ClsNorm().inside(toy_task())),
+        "fusefl joins a linear classifier with a bias, but NormalisedOfStages has none; use another model.",
+    ),
+    (
+        lambda: ClsNorm(FedGELA(personal_head=True)),
+        "clsnorm normalises the classifier of one shared model, but fedgela-personal deploys one model per client.",
+    ),
+    (
+        lambda: FedConcatIB(base=FedGELA()),
+        "fedconcat-ib reads label distributions from the bias of the classifier, but fedgela trains no classifier; use "
+        "another base, or fedconcat-id.",
+    ),
 )
-def test_what_cannot_work_is_refused_in_one_sentence(make, sentence):
-    with pytest.raises(ValueError) as error:
-        make()
-    assert str(error.value) == sentence
 
 
 def test_without_a_head_fedbabu_trains_the_classifier_that_fedconcat_ib_reads():
