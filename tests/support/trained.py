@@ -29,6 +29,18 @@ def trained(**settings: Any) -> RunResult:
     return _trained(json.dumps(SMALL | settings, sort_keys=True))
 
 
+def to_end(run: Run) -> Run:
+    """The run, trained to its end."""
+    while not run.finished:
+        run.step()
+    return run
+
+
+def without_times(rows: list[dict]) -> list[dict]:
+    """Rounds without what another machine would need."""
+    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+
+
 def keep(store: Store, found: RunResult, rows: list[dict] | None = None, config: dict | None = None, **record) -> str:
     """Stores a run as a driver does, sealed; returns its id.
 
@@ -72,8 +84,6 @@ def from_base(engine: str = "auto", **settings: Any) -> tuple[RunResult, dict[st
     base_config = trained_by(found.config)
     images = resized.load("digits", found.config.transform, None)
     base, after = Run(base_config, images, engine=engine), Run(found.config, images, engine=engine)
-    while not base.finished:
-        base.step()
-    after.start_from_base(base.state)
+    after.start_from_base(to_end(base).state)
     record = {**found.record, **after.result()}
     return RunResult(found.config, record, found.rounds, after), base.result()["summary"]

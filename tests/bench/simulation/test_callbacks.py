@@ -35,6 +35,7 @@ from reports import api
 from reports.exports.frames import rounds_frame, runs_frame
 from tests.support import method_files
 from tests.support.toy import assert_equal
+from tests.support.trained import to_end, without_times
 
 FLAT = {
     **{"algorithm": "fednoted", "dataset": "digits", "partition": "label-2", "clients": 5, "rounds": 4},
@@ -96,18 +97,8 @@ def looked(*callbacks, **more):
     return resolve(FLAT | {"callbacks": list(callbacks)} | more)
 
 
-def train(run):
-    while not run.finished:
-        run.step()
-    return run
-
-
-def without_times(rows):
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
 def test_rows_have_the_metrics_of_the_method_and_of_callbacks_by_their_names(digits):
-    run = train(Run(looked("moved", "per-class-accuracy", {"name": "server-ema", "decay": 0.5}), digits))
+    run = to_end(Run(looked("moved", "per-class-accuracy", {"name": "server-ema", "decay": 0.5}), digits))
     assert all(row["metrics"]["method/drift"] > 0 for row in run.rows)
     assert [row["metrics"]["moved/rounds"] for row in run.rows] == [1, 2, 3, 4]
     assert ["per-class-accuracy/9" in row["metrics"] for row in run.rows] == [False, True, False, True]
@@ -119,7 +110,7 @@ def test_rows_have_the_metrics_of_the_method_and_of_callbacks_by_their_names(dig
 
 
 def test_looking_changes_no_number_of_the_run(digits):
-    plain, watched = train(Run(looked(), digits)), train(Run(looked("moved", "server-ema"), digits))
+    plain, watched = to_end(Run(looked(), digits)), to_end(Run(looked("moved", "server-ema"), digits))
     assert_equal(plain.state["params"], watched.state["params"])
     for row, other in zip(without_times(plain.rows), without_times(watched.rows), strict=True):
         assert row["metrics"] == {"method/drift": other["metrics"]["method/drift"]}
@@ -129,7 +120,7 @@ def test_looking_changes_no_number_of_the_run(digits):
 @pytest.mark.parametrize("engine", ["loop", "vectorised"])
 def test_a_run_that_was_killed_goes_on_with_the_state_of_its_callbacks(digits, tmp_path, engine):
     config = looked("moved", {"name": "server-ema", "decay": 0.5}, {"name": "stop-early", "patience": 5})
-    whole = train(Run(config, digits, engine=engine))
+    whole = to_end(Run(config, digits, engine=engine))
     run = Run(config, digits, engine=engine)
     for _ in range(3):
         run.step()
@@ -137,19 +128,19 @@ def test_a_run_that_was_killed_goes_on_with_the_state_of_its_callbacks(digits, t
     checkpoints.save(run.checkpoint())
     other = Run(config, digits, engine=engine)
     other.restore(Checkpoints(Folder(tmp_path / "run"), {"id": "a"}).load(torch.device("cpu")))
-    train(other)
+    to_end(other)
     assert without_times(other.rows) == without_times(whole.rows)
 
 
 def test_both_engines_give_the_same_metrics(digits):
-    rows = [train(Run(looked("moved", "server-ema"), digits, engine=engine)).rows for engine in ("loop", "vectorised")]
+    rows = [to_end(Run(looked("moved", "server-ema"), digits, engine=engine)).rows for engine in ("loop", "vectorised")]
     for one, other in zip(*rows, strict=True):
         assert one["metrics"] == pytest.approx(other["metrics"], rel=1e-3)
 
 
 def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, tmp_path):
     folder = Folder(tmp_path / "kept")
-    run = train(Run(looked({"name": "moved", "stops_in": 3}), digits, folder=folder, retention=StateRetention()))
+    run = to_end(Run(looked({"name": "moved", "stops_in": 3}), digits, folder=folder, retention=StateRetention()))
     result = run.result()
     assert (run.round, result["status"], result["reason"]) == (3, "done", "far enough")
     assert "accuracy" in run.rows[-1] and result["summary"]["last"]["accuracy"] == run.rows[-1]["accuracy"]
@@ -161,35 +152,35 @@ def test_a_callback_ends_a_run_which_is_done_and_evaluated_and_says_why(digits, 
 
 def test_a_callback_ends_a_run_and_all_look_at_the_evaluation_of_that_round(digits):
     ema = {"name": "server-ema", "decay": 0.5}
-    run = train(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy", ema), digits))
+    run = to_end(Run(looked({"name": "moved", "stops_in": 1}, "per-class-accuracy", ema), digits))
     assert (run.round, run.result()["reason"]) == (1, "far enough")
     assert {"moved/distance", "per-class-accuracy/0", "server-ema/accuracy"} <= run.rows[-1]["metrics"].keys()
-    short = train(Run(looked("moved", "per-class-accuracy", ema, rounds=3), digits))
-    run = train(Run(looked({"name": "moved", "stops_in": 3}, "per-class-accuracy", ema), digits))
+    short = to_end(Run(looked("moved", "per-class-accuracy", ema, rounds=3), digits))
+    run = to_end(Run(looked({"name": "moved", "stops_in": 3}, "per-class-accuracy", ema), digits))
     assert run.rows[-1]["metrics"] == short.rows[-1]["metrics"], "each has counted the round once"
 
 
 def test_the_evaluation_of_a_round_in_which_a_callback_ends_a_run_is_in_its_seconds(digits, monkeypatch):
     own = Run._measured
     monkeypatch.setattr(Run, "_measured", lambda run, evaluated: (time.sleep(evaluated), own(run, evaluated))[1])
-    run = train(Run(looked({"name": "moved", "stops_in": 1}), digits))
+    run = to_end(Run(looked({"name": "moved", "stops_in": 1}), digits))
     assert 1 < run.rows[-1]["seconds"] == run.result()["seconds"]
 
 
 def test_a_run_may_be_stopped_by_its_test_loss(digits):
     patient = {"name": "stop-early", "metric": "loss", "less_is_better": True}
-    run = train(Run(looked(patient | {"patience": 9}), digits))
+    run = to_end(Run(looked(patient | {"patience": 9}), digits))
     assert run.round == 4 and run.checkpoint()["callbacks"]["stop-early"]["best"] == -min(
         row["loss"] for row in run.rows if "loss" in row
     )
 
 
 def test_a_run_may_be_stopped_where_it_reaches_a_target(digits):
-    whole = train(Run(looked({"name": "stop-early", "metric": "loss", "less_is_better": True, "patience": 9}), digits))
+    whole = to_end(Run(looked({"name": "stop-early", "metric": "loss", "less_is_better": True, "patience": 9}), digits))
     losses = {row["round"]: row["loss"] for row in whole.rows if "loss" in row}
     first = min(losses)
     target = {"name": "stop-early", "metric": "loss", "less_is_better": True, "target": losses[first]}
-    run = train(Run(looked(target), digits))
+    run = to_end(Run(looked(target), digits))
     assert run.round == first < whole.round
     assert run.result()["reason"] == f"stopped early: loss has reached {losses[first]:g}"
 
@@ -406,7 +397,7 @@ def test_a_callback_of_a_lab_in_one_file_is_in_tables_figures_and_exports(digits
     cells, store = expand(grid, "full"), Store(tmp_path / "results")
     with store.locked():
         for cell in cells:
-            run = train(Run(cell.config, digits))
+            run = to_end(Run(cell.config, digits))
             store.start(cell.id, cell.config.canonical())
             store.append(cell.id, run.rows)
             store.finish(cell.id, run.rows, {"id": cell.id, "schema": SCHEMA, **run.result()})
@@ -444,7 +435,7 @@ def test_a_table_says_which_runs_ended_early(digits, tmp_path):
     cells, store = expand(grid, "full"), Store(tmp_path / "results")
     with store.locked():
         for cell in cells:
-            run = train(Run(cell.config, digits))
+            run = to_end(Run(cell.config, digits))
             store.start(cell.id, cell.config.canonical())
             store.finish(cell.id, run.rows, {"id": cell.id, "schema": SCHEMA, **run.result()})
         store.write_grid("mine@full", to_json(grid, "full", {}, cells))
@@ -454,7 +445,7 @@ def test_a_table_says_which_runs_ended_early(digits, tmp_path):
 
 def test_a_metric_in_the_record_that_no_round_has_is_damage(digits, tmp_path):
     config, store = looked("moved"), Store(tmp_path / "results")
-    run = train(Run(config, digits))
+    run = to_end(Run(config, digits))
     result = run.result()
     for name, value, what in (
         ("moved/distance", 7.0, "ends with another moved/distance than the run's record"),

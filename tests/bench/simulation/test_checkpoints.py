@@ -17,6 +17,7 @@ from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
 from tests.support.kinds import others_slow
 from tests.support.toy import SMALL, toy
+from tests.support.trained import to_end, without_times
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
 OPTIONS = SMALL | {"encoder_rounds": 3, "classifier_rounds": 3}
@@ -34,19 +35,9 @@ def config(name: str, **more):
     return resolve(flat)
 
 
-def trained(run: Run) -> Run:
-    while not run.finished:
-        run.step()
-    return run
-
-
 def names(folder) -> list[str]:
     """Files of a checkpoint, without the tokens that tell those of different processes apart."""
     return sorted(re.sub(r"row-\w+-", "row-", path.name) for path in folder.iterdir())
-
-
-def without_times(rows):
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
 
 
 # Of the others the contract tests say that a state, saved and read again, goes on as the one in memory.
@@ -66,7 +57,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_ends_as_if_nothing_had_happened(na
         second = Run(settings, digits)
         second.restore(Checkpoints(Folder(folder), {"run": "a"}).load(CPU))
         assert second.round == stop
-        trained(second)
+        to_end(second)
         assert without_times(second.rows) == without_times(whole.rows)
         assert all(
             torch.equal(one, other)

@@ -29,26 +29,15 @@ from bench.simulation.run import Run
 from datasets.partitions import parse
 from datasets.show import skew_of, tables
 from tests.support.toy import assert_equal
+from tests.support.trained import to_end, without_times
 
 DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "rounds": 3, "local_epochs": 1, "batch_size": 16}
 
 
 def train(digits, folder=None, retention=None, engine="auto", **settings):
     folder = folder and Folder(folder)
-    run = Run(
-        resolve({"algorithm": "fedavg", **DIGITS, **settings}),
-        digits,
-        folder=folder,
-        retention=retention,
-        engine=engine,
-    )
-    while not run.finished:
-        run.step()
-    return run
-
-
-def without_times(rows):
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
+    config = resolve({"algorithm": "fedavg", **DIGITS, **settings})
+    return to_end(Run(config, digits, folder=folder, retention=retention, engine=engine))
 
 
 def test_a_personal_run_needs_a_test_example_for_each_client_before_it_trains(digits):
@@ -335,20 +324,17 @@ def summed_up(digits, folder=None, retention=None, **settings):
 
 def test_a_run_of_streamed_rounds_goes_on_from_its_checkpoint_bit_for_bit(digits):
     uninterrupted, interrupted, resumed = (summed_up(digits) for _ in range(3))
-    while not uninterrupted.finished:
-        uninterrupted.step()
+    to_end(uninterrupted)
     interrupted.step()
     resumed.restore(interrupted.checkpoint())
-    while not resumed.finished:
-        resumed.step()
+    to_end(resumed)
     assert without_times(resumed.rows) == without_times(uninterrupted.rows)
     assert_equal(resumed.state, uninterrupted.state)
 
 
 def test_a_run_of_streamed_rounds_has_the_rows_of_any_other_and_keeps_local_models(digits, tmp_path):
     run = summed_up(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
-    while not run.finished:
-        run.step()
+    to_end(run)
     for row, stacked in zip(run.rows, train(digits, algorithm="moon", engine="loop").rows, strict=True):
         assert row["accuracy"] == pytest.approx(stacked["accuracy"], abs=1 / 360)  # one test image may tip
         assert row["loss"] == pytest.approx(stacked["loss"], rel=1e-4)
