@@ -20,7 +20,7 @@ from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn
 from bench.simulation.evaluation import evaluate
 from tests.algorithms.test_losses import cohort, view
-from tests.support.by_hand import double
+from tests.support.by_hand import Pixels, double
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
@@ -39,17 +39,6 @@ class Rows(Model):
 
     def head(self, params, z):
         return params["logits"]
-
-
-@dataclass(frozen=True)
-class Pixels(Model):
-    """A model whose features are the pixels."""
-
-    def layers(self):
-        return {"classifier": (self.num_classes, math.prod(self.input_shape))}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
 
 
 def seen(**how):

@@ -12,20 +12,12 @@ from algorithms.feddyn import FedDyn
 from algorithms.shared import tree
 from algorithms.shared.client_states import write_rows
 from algorithms.shared.local_sgd import clipped
-from bench.models.base import Model
+from tests.support.by_hand import Point
 from tests.support.oracles import oracle
 from tests.support.toy import normalised_task, toy_task, train
 
 ORACLE = oracle("rivals")
 SIZES = (1, 3)  # in the proportion of the oracle's 100 and 300
-
-
-@dataclass(frozen=True)
-class Point(Model):
-    """One parameter, which starts at 1."""
-
-    def init(self, generator):
-        return {"w": torch.ones(1)}
 
 
 @dataclass(frozen=True)

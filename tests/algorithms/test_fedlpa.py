@@ -1,6 +1,5 @@
 """FedLPA: its factors, and solutions that they lead to."""
 
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -11,25 +10,14 @@ from algorithms.fedlpa import FedLPA, conjugate_gradients, curvature, layer_fact
 from algorithms.oneshot import OneShot
 from algorithms.shared.types import Batch
 from bench import models
-from bench.models.base import BoundModel, Model
-from tests.support.by_hand import double
+from bench.models.base import BoundModel
+from tests.support.by_hand import Pixels, double
 from tests.support.oracles import close, deployed, oracle, paper_task
 from tests.support.toy import assert_equal, normalised_task, toy_task
 
 ORACLE = oracle("oneshot")
 BYTES = ORACLE["oneshot_bytes"]["expected"]
 LPA = ORACLE["fedlpa"]
-
-
-@dataclass(frozen=True)
-class OneLayer(Model):
-    """A classifier of its input."""
-
-    def layers(self):
-        return {"classifier": (2, 2)}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
 
 
 def lpa_factors():
@@ -39,7 +27,7 @@ def lpa_factors():
     a, b = [], []
     for k, (x, y) in enumerate(zip(given["layer_inputs"], given["y"], strict=True)):
         params = {"classifier.weight": m[k][:, :-1].contiguous(), "classifier.bias": m[k][:, -1].contiguous()}
-        sums = factors_of(OneLayer((2, 1, 1), 2), params, double(x), torch.tensor(y), ["classifier"])["classifier"]
+        sums = factors_of(Pixels((2, 1, 1), 2), params, double(x), torch.tensor(y), ["classifier"])["classifier"]
         a.append(sums.a / len(y))
         b.append(sums.b / len(y))
     return m, torch.stack(a), torch.stack(b), double(given["p"])

@@ -1,7 +1,7 @@
 """FedOV: terms of its loss, the attack, changes of images, and the vote."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,11 +12,11 @@ from algorithms.shared import outliers, tree
 from algorithms.shared.types import Batch
 from bench.config.resolve import resolve
 from bench.experiments.cost import examples_to_train
-from bench.models.base import BoundModel, Model
+from bench.models.base import BoundModel
 from bench.models.calibrated import NormalisedClassifier, wrap
 from bench.models.ensemble import Voting, vote
 from bench.simulation.local_models import local_models
-from tests.support.by_hand import double, view_of
+from tests.support.by_hand import Pixels, double, view_of
 from tests.support.oracles import close, oracle, paper_task
 from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
 
@@ -59,21 +59,10 @@ def test_the_terms_of_the_loss_follow_the_oracle(pads):
     assert mixup_loss(more(mixed), order, one_class).item() == expected["one_class_client_mixup"]
 
 
-@dataclass(frozen=True)
-class LinearOf3(Model):
-    """A linear classifier of three numbers into two classes and unknown, or as many as asked."""
-
-    def layers(self):
-        return {"classifier": (self.num_classes, 3)}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
-
-
 def test_the_attack_follows_the_oracle():
     given, expected = ORACLE["fedov_attack"]["inputs"], ORACLE["fedov_attack"]["expected"]
     params = {"classifier.weight": double(given["model_W"]).T, "classifier.bias": double(given["model_b"])}
-    view = SimpleNamespace(model=BoundModel(LinearOf3((3, 1, 1), 4), {}, training=True))
+    view = SimpleNamespace(model=BoundModel(Pixels((3, 1, 1), 4), {}, training=True))
     start = double(given["o"])[:, :, None, None]
     losses = []
     for steps in range(6):
@@ -107,7 +96,7 @@ def test_the_vote_follows_the_oracle():
     assert q[0, :, -1].argsort().tolist() == expected["clients_by_unknown"]
     for voters, scores in expected["scores"].items():
         close(vote(logits, int(voters))[0], scores)
-        model = Voting((1, 1, 1), 3, (LinearOf3((3, 1, 1), 4),) * 3, int(voters) % 3)
+        model = Voting((1, 1, 1), 3, (Pixels((3, 1, 1), 4),) * 3, int(voters) % 3)
         assert model.combine({}, logits).argmax(1).tolist() == [expected["argmax"][voters]]
     closed = (1 - q[:, :, -1:]) * logits[:, :, :-1].softmax(2)
     close(closed[0], expected["identity_1_minus_unknown_times_closed_softmax"])

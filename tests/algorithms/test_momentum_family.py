@@ -20,6 +20,7 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import write_rows
 from algorithms.shared.rounds import RoundBased
 from bench.models.base import Model
+from tests.support.by_hand import Point
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import normalised_task, toy_task, train
@@ -35,14 +36,6 @@ def assert_same(a, b, tolerance=0.0):
     assert a.keys() == b.keys()
     for name, leaf in a.items():
         torch.testing.assert_close(leaf, b[name], rtol=0, atol=tolerance, msg=name)
-
-
-@dataclass(frozen=True)
-class Point(Model):
-    """One parameter, which starts at 1."""
-
-    def init(self, generator):
-        return {"w": torch.ones(1)}
 
 
 def bowl(params, batch, view):

@@ -1,6 +1,6 @@
 """Methods that train one model per client: their formulas, the values at which they become others, and what they keep."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,7 +21,8 @@ from algorithms.shared.local_sgd import LocalResult, descend, gradient, task_los
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.types import Batch, BatchIndex
 from algorithms.shared.wrapper import Wrapper
-from bench.models.base import BoundModel, Model
+from bench.models.base import BoundModel
+from tests.support.by_hand import Pixels
 from tests.support.refusals import refused
 from tests.support.toy import NUM_CLASSES, assert_equal, normalised_task, toy_task, train
 
@@ -29,20 +30,9 @@ ENGINES = ("loop", "vectorised")
 EVERYONE = torch.arange(5)
 
 
-@dataclass(frozen=True)
-class Linear(Model):
-    """Logits are a linear function of the pixels."""
-
-    def layers(self):
-        return {"classifier": (self.num_classes, 36)}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
-
-
 def linear_task(**settings):
     task = toy_task(**settings)
-    return replace(task, model=Linear(task.model.input_shape, NUM_CLASSES))
+    return replace(task, model=Pixels(task.model.input_shape, NUM_CLASSES))
 
 
 # The same in NumPy: params are one array [num_classes, 37], whose last column is the bias

@@ -28,7 +28,7 @@ from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench import models
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import bind
-from tests.support.by_hand import double
+from tests.support.by_hand import Pixels, double
 from tests.support.oracles import close, oracle
 from tests.support.refusals import refused
 from tests.support.toy import NUM_CLASSES, normalised_task, toy_task, train
@@ -412,17 +412,6 @@ def test_every_tensor_has_its_own_part_of_mu(engine, monkeypatch):
 SOL = ORACLE["fedsol_step"]
 
 
-@dataclass(frozen=True)
-class Linear(Model):
-    """A linear classifier of two numbers."""
-
-    def layers(self):
-        return {"classifier": (3, 2)}
-
-    def features(self, params, x, bound):
-        return x.flatten(1)
-
-
 def classifier(rows):
     rows = double(rows)
     return {"classifier.weight": rows[:, :2], "classifier.bias": rows[:, 2]}
@@ -441,7 +430,7 @@ def solving(padded, momentum=0.0):
         mask = torch.arange(5) < 4
     batch = Batch(x, y, mask)
     settings = toy_task(lr=given["lr"], weight_decay=given["weight_decay"], momentum=momentum).settings
-    model = bind(Linear((1, 1, 2), 3), {})
+    model = bind(Pixels((1, 1, 2), 3), {})
     received, number = classifier(given["received_model"]), torch.tensor(4.0).double()
     view = ClientView(model, settings, 0, received, {}, {}, {}, number, number, torch.tensor([2, 1, 1]))
     return SimpleNamespace(take=lambda index: batch), BatchIndex(torch.arange(4), mask, {}, 4), view

@@ -12,6 +12,7 @@ from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from algorithms.shared import tree
 from algorithms.shared.types import Cohort
 from bench import models
+from tests.support.by_hand import double
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
@@ -22,24 +23,20 @@ METHODS = [FedAdagrad(), FedAdam(), FedYogi(), FedExP()]
 DISAGREEING = (8,) * 12  # sizes of clients whose updates differ so much that FedExP's step is longer than 1
 
 
-def numbers(values):
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def close(tensor, values, tolerance):
-    torch.testing.assert_close(tensor, numbers(values), rtol=0, atol=tolerance)
+    torch.testing.assert_close(tensor, double(values), rtol=0, atol=tolerance)
 
 
 def cohort(*examples):
     ones = torch.ones(len(examples))
-    return Cohort(torch.arange(len(examples)), numbers(examples), ones, ones[:, None], len(examples))
+    return Cohort(torch.arange(len(examples)), double(examples), ones, ones[:, None], len(examples))
 
 
 def played(method, deltas, start):
     """States after rounds in which two clients, of 1 and 3 examples, have these mean deltas: params and server state."""
-    params = {"w": numbers(start)}
+    params = {"w": double(start)}
     server = method.init_server(toy_task(), params)
-    for delta in map(numbers, deltas):
+    for delta in map(double, deltas):
         updates = {"delta": {"w": torch.stack([delta - 0.3, delta + 0.1])}}
         params, server = method.aggregate(None, params, server, updates, cohort(1, 3))
         yield params, server
@@ -148,9 +145,9 @@ def test_a_round_exchanges_what_one_of_fedavg_does(method):
 def extrapolated(method, deltas, examples):
     """Step size and new params of a first round that starts at 0."""
     params = {"w": torch.zeros(len(deltas[0]), dtype=torch.float64)}
-    updates = {"delta": {"w": numbers(deltas)}}
+    updates = {"delta": {"w": double(deltas)}}
     new, _ = method.aggregate(None, params, method.init_server(toy_task(), params), updates, cohort(*examples))
-    mean = tree.weighted_mean(updates["delta"], numbers(examples))["w"]
+    mean = tree.weighted_mean(updates["delta"], double(examples))["w"]
     return (new["w"].norm() / mean.norm()).item(), new["w"]
 
 
@@ -165,7 +162,7 @@ def test_fedexp_follows_the_oracle():
     assert per_client == near("eta_raw_reference_code_S_eps")
     uniform, _ = extrapolated(FedExP(eps=inputs["eps"]), inputs["deltas"], (7, 7, 7))
     assert uniform == near("eta_raw_uniform_weights")
-    state = {"params": {"w": new}, "server": {"previous": {"w": numbers(inputs["w_previous_round"])}}, "buffers": {}}
+    state = {"params": {"w": new}, "server": {"previous": {"w": double(inputs["w_previous_round"])}}, "buffers": {}}
     close(FedExP().deploy(toy_task(), state, None).params["w"], expected["eval_model_mean_of_last_two"], known["tol"])
 
 

@@ -1,5 +1,6 @@
 """One client by hand: its examples, a plan, and a view, for hooks that are called without an engine."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +94,25 @@ class FromFeatures(Model):
 
     def head(self, params, z):
         return F.linear(z, params["classifier.weight"], params.get("classifier.bias"))
+
+
+@dataclass(frozen=True)
+class Pixels(Model):
+    """A linear classifier of the pixels."""
+
+    def layers(self):
+        return {"classifier": (self.num_classes, math.prod(self.input_shape))}
+
+    def features(self, params, x, bound):
+        return x.flatten(1)
+
+
+@dataclass(frozen=True)
+class Point(Model):
+    """One parameter, which starts at 1."""
+
+    def init(self, generator):
+        return {"w": torch.ones(1)}
 
 
 def features_of(task, client, params, buffers, training=False):

@@ -16,6 +16,7 @@ from algorithms.shared.local_sgd import cross_entropy
 from algorithms.shared.types import Batch, ClientView
 from bench.models.base import BoundModel, Model
 from bench.simulation.client import bind
+from tests.support.by_hand import double
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import SETTINGS, normalised_task, toy_task, train
@@ -37,13 +38,9 @@ class Given(Model):
         return z
 
 
-def numbers(values) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def loss_of(method, counts, *, labels=GIVEN["y"], logits=GIVEN["logits"], received=GIVEN["global_logits"], mask=None):
     """The local loss of a batch with these logits, and its gradient [B, num_classes] with respect to them."""
-    received = numbers(received)
+    received = double(received)
     view = ClientView(
         model=BoundModel(Given((1, 1, 1), received.shape[1]), {}, training=True),
         settings=SETTINGS,
@@ -52,19 +49,19 @@ def loss_of(method, counts, *, labels=GIVEN["y"], logits=GIVEN["logits"], receiv
         buffers={},
         server={},
         client={},
-        num_examples=numbers(float(sum(counts))),
-        num_steps=numbers(1.0),
-        label_counts=numbers(counts),
+        num_examples=double(float(sum(counts))),
+        num_steps=double(1.0),
+        label_counts=double(counts),
     )
     batch = Batch(torch.zeros(len(labels), 1, 1, 1), torch.tensor(labels), mask)
-    own = numbers(logits).requires_grad_()
+    own = double(logits).requires_grad_()
     loss = method.local_loss({"logits": own}, batch, view)
     (gradient,) = torch.autograd.grad(loss, own)
     return loss.detach(), gradient
 
 
 def cross_entropy_of(labels=GIVEN["y"], logits=GIVEN["logits"], mask=None):
-    own = numbers(logits).requires_grad_()
+    own = double(logits).requires_grad_()
     loss = cross_entropy(own, Batch(torch.zeros(len(labels), 1), torch.tensor(labels), mask))
     return loss.detach(), torch.autograd.grad(loss, own)[0]
 
@@ -89,19 +86,19 @@ EQUAL = [25.0] * 4
 def test_fedntd_follows_the_oracle(temperature):
     known = ORACLE["fedntd"]["expected"][f"tau{temperature}"]
     found = loss_of(FedNTD(beta=1, temperature=temperature), EQUAL)
-    assert_close(found, (numbers(known["loss"]), numbers(known["grad_loss"])))
+    assert_close(found, (double(known["loss"]), double(known["grad_loss"])))
     loss, gradient = cross_entropy_of()
-    assert_close((found[0] - loss, found[1] - gradient), (numbers(known["ntd"]), numbers(known["grad_ntd"])))
+    assert_close((found[0] - loss, found[1] - gradient), (double(known["ntd"]), double(known["grad_ntd"])))
 
 
 def test_fedlmd_follows_the_oracle():
     known, counts = ORACLE["fedlmd"]["expected"], ORACLE["fedlmd"]["inputs"]["class_counts"]
     found = loss_of(FedLMD(), counts)
-    assert_close(found, (numbers(known["loss"]), numbers(known["grad_loss"])))
+    assert_close(found, (double(known["loss"]), double(known["grad_loss"])))
     ce, _ = cross_entropy_of()
     assert_close(
         (found[0] - ce, loss_of(FedLMD(teacher_free=True), counts)[0] - ce, loss_of(FedLMD(), EQUAL)[0] - ce),
-        [numbers(known[name]) for name in ("lmd", "lmd_teacher_free", "lmd_empty_majority")],
+        [double(known[name]) for name in ("lmd", "lmd_teacher_free", "lmd_empty_majority")],
     )
 
 
@@ -111,14 +108,14 @@ def test_fedvls_follows_the_oracle(case, variant):
     known = ORACLE["fedvls"]["expected"][case]
     counts, how = [10 * share for share in known["prior"]], {"labels": known["y"]}
     found = loss_of(FedVLS(variant=variant), counts, **how)
-    assert_close(found, (numbers(known[f"loss_{variant}"]), numbers(known[f"grad_{variant}"])))
+    assert_close(found, (double(known[f"loss_{variant}"]), double(known[f"grad_{variant}"])))
     calibrated, _ = loss_of(FedVLS(0, 0, variant), counts, **how)
     distilled, _ = loss_of(FedVLS(1, 0, variant), counts, **how)
     suppressed, _ = loss_of(FedVLS(0, 1, variant), counts, **how)
-    last = numbers(known["L_logit_code_before_0.005" if variant == "code" else "L_logit_paper"])
-    assert_close((distilled - calibrated, suppressed - calibrated), (numbers(known["L_dis"]), last))
+    last = double(known["L_logit_code_before_0.005" if variant == "code" else "L_logit_paper"])
+    assert_close((distilled - calibrated, suppressed - calibrated), (double(known["L_dis"]), last))
     if variant == "code":  # the oracle's L_cal has 1e-9 in the logarithm
-        assert_close([calibrated], [numbers(known["L_cal"])])
+        assert_close([calibrated], [double(known["L_cal"])])
 
 
 # Identities
@@ -237,7 +234,7 @@ def test_fedvls_at_a_client_with_one_class_by_hand(variant):
     are distilled."""
     labels, vacant = [1, 1, 1], [0, 2, 3]
     loss, gradient = loss_of(FedVLS(2.0, 1.0, variant), [0.0, 8.0, 0.0, 0.0], labels=labels)
-    q, wanted = (F.log_softmax(numbers(GIVEN[name])[:, vacant], 1) for name in ("logits", "global_logits"))
+    q, wanted = (F.log_softmax(double(GIVEN[name])[:, vacant], 1) for name in ("logits", "global_logits"))
     divergence = (wanted.exp() * (wanted - q)).sum(1).mean()
     torch.testing.assert_close(loss, 2 * divergence, rtol=0, atol=1e-7)
     torch.testing.assert_close(gradient[:, vacant], 2 * (q.exp() - wanted.exp()) / 3, rtol=0, atol=1e-7)
@@ -249,9 +246,9 @@ def test_a_batch_of_one_class_leaves_that_class_out_of_the_paper_form_of_fedvls(
     logits, counts = [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [4.0, 2.0, 2.0]
     how = {"labels": [0, 0], "logits": logits, "received": logits}
     off, on = (loss_of(FedVLS(0, weight, "paper"), counts, **how) for weight in (0, 1))
-    others = (numbers(logits).logsumexp(0) - numbers(2.0).log())[1:]
+    others = (double(logits).logsumexp(0) - double(2.0).log())[1:]
     torch.testing.assert_close(on[0] - off[0], 0.25 * others.sum(), **TOLERANCE)
-    assert torch.equal((on[1] - off[1])[:, 0], numbers([0.0, 0.0]))
+    assert torch.equal((on[1] - off[1])[:, 0], double([0.0, 0.0]))
 
 
 ALL = [FedNTD(), FedLMD(), FedLMD(teacher_free=True), FedVLS(), FedVLS(variant="paper")]
@@ -271,9 +268,9 @@ def test_padding_rows_count_for_nothing(method, counts):
             "received": GIVEN["global_logits"],
         }
         found = loss_of(method, counts, **padded, mask=torch.tensor([True, True, False]))
-        assert_close(found, (loss, torch.cat([gradient, numbers([[0.0] * 4])])), rtol=0, atol=1e-14)
+        assert_close(found, (loss, torch.cat([gradient, double([[0.0] * 4])])), rtol=0, atol=1e-14)
     nothing = loss_of(method, counts, mask=torch.tensor([False] * 3))
-    assert_close(nothing, (numbers(0.0), torch.zeros(3, 4, dtype=torch.float64)), rtol=0, atol=0)
+    assert_close(nothing, (double(0.0), torch.zeros(3, 4, dtype=torch.float64)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("method", ALL, ids=IDS)
@@ -296,7 +293,7 @@ def test_divergences_over_empty_parts_are_zero_for_each_client_that_vmap_traces(
 
     values = torch.func.vmap(mean)(own, wanted, parts)
     slopes = torch.func.vmap(torch.func.grad(mean))(own, wanted, parts)
-    assert torch.equal(values[:2], numbers([0.0, 0.0])) and torch.equal(slopes[:2], torch.zeros_like(slopes[:2]))
+    assert torch.equal(values[:2], double([0.0, 0.0])) and torch.equal(slopes[:2], torch.zeros_like(slopes[:2]))
     assert values[2] > 0 and not slopes[2][:, 2].any() and slopes[2][:, 0].all()
 
 
