@@ -142,7 +142,8 @@ def table(
         ConfigError: if there is no such grid at all, or several are meant.
         ValueError: if the value is unknown.
     """
-    from reports import api
+    from reports.api import GridReport
+    from reports.exports.frames import cells_frame
 
     with _opened(results_dir) as store:
         meant = _stored(store, grid, budget)
@@ -152,7 +153,7 @@ def table(
         if len(meant) > 1:
             raise ConfigError([f"{store.folder} holds {', '.join(meant)}; name one of them."])
         chosen = meant[0] if meant else f"{grid}@{named or budget or 'paper'}"
-        return api.cells(store, *chosen.split("@", 1), value=value)
+        return cells_frame(GridReport(store, *chosen.split("@", 1)).build(value))
 
 
 @dataclass(frozen=True)

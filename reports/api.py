@@ -1,11 +1,9 @@
 """Tables and figures of measured and published results, a pure function of an expanded grid and its run records.
 
 `GridReport` reads a grid of a result store once: it saves tables and figures, or returns tables as text in one format.
-`cells` returns one table for pandas.
 """
 
 import tempfile
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,8 +16,6 @@ from bench.results.records import StoredGrid, StoredLayout
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from bench.results.store import Store
     from bench.results.written import Written
     from reports.figures import Figure
@@ -256,20 +252,6 @@ class GridReport:
         if format in renderers:
             return renderers[format](report)
         return (latex.render if format == "tex" else latex.render_document)(report, notes, widths)
-
-
-def cells(results: "Store | Path", grid: str, budget: str, *, value: str | None = None) -> "pd.DataFrame":
-    """The cells of a grid's tables as `reports.exports.frames.cells_frame` has them; the rest as in `GridReport.build`."""
-    from reports.exports.frames import cells_frame
-
-    return cells_frame(GridReport(results, grid, budget).build(value))
-
-
-def render_csv(reports: "Mapping[str, Report]") -> str:
-    """The cells of several reports, by their `<grid>@<budget>`, as one CSV with the columns `grid` and `budget`."""
-    from reports.formats import csv
-
-    return csv.render_all(reports)
 
 
 def writable_folder(results_dir: Path, to: Path | None = None) -> Path:
