@@ -47,11 +47,6 @@ class Session:
         return self.device == "cuda"
 
     @property
-    def clients(self) -> int:
-        """Of W1."""
-        return self.w1_changes.get("clients", 40)
-
-    @property
     def w1_changes(self) -> dict[str, Any]:
         """What W1 has otherwise on this device."""
         return {} if self.on_gpu else _DRY

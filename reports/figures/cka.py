@@ -87,16 +87,9 @@ class Cka(SeriesFigure):
     def draw(self, found: list[list[Matrix]], widths: Widths = FIGURES):
         return heatmaps.draw(found, widths)
 
-    def drawings(
-        self,
-        grid: StoredGrid,
-        records: Records,
-        store: Store,
-        value: str | None = None,
-        widths: Widths = FIGURES,
-    ) -> dict:
+    def drawings(self, *arguments: Any, **options: Any) -> dict:
         kind = SeriesFigure if self.show == "layers" else Figure
-        return kind.drawings(self, grid, records, store, value, widths)
+        return kind.drawings(self, *arguments, **options)
 
     def _matrices(self, title: str, results: dict[Probe, dict]) -> list[Matrix]:
         """A panel of all pairs of clients for each layer."""
