@@ -22,6 +22,7 @@ from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
 from bench.simulation.run import Run
 from tests.support.toy import assert_equal, toy_task, train
+from tests.support.trained import to_end
 
 EXAMPLE = json.loads((Path(__file__).parent / "fedcat_schedule_example.json").read_text())
 SAMPLES, K = EXAMPLE["device_samples"], EXAMPLE["copies_K"]
@@ -289,9 +290,7 @@ def test_equal_clients_that_are_all_there_start_the_first_cycle_as_in_fedavg():
 
 def test_rounds_within_a_cycle_have_no_accuracy():
     flat = FLAT | {"rounds": 8, "local_epochs": 1, "evaluate_every": 2, "trace_local_models": True}
-    run = Run(resolve(flat), datasets.load("digits", None))
-    while not run.finished:
-        run.step()
+    run = to_end(Run(resolve(flat), datasets.load("digits", None)))
     assert [row["round"] for row in run.rows if "accuracy" in row or "loss" in row] == [4, 8]
     assert [row["round"] for row in run.rows if "local_models" in row] == [4, 8]
     assert run.result()["summary"]["last10"]["accuracy"] == (run.rows[3]["accuracy"] + run.rows[7]["accuracy"]) / 2

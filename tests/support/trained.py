@@ -7,6 +7,7 @@ from typing import Any
 from bench.api import RunResult, run
 from bench.config.resolve import trained_by
 from bench.config.schema import run_id
+from bench.experiments.cells import Cell
 from bench.experiments.grid_loading import single
 from bench.experiments.grid_schema import PAPER
 from bench.experiments.spec import ExperimentSpec
@@ -34,6 +35,13 @@ def to_end(run: Run) -> Run:
     while not run.finished:
         run.step()
     return run
+
+
+def store_run(store: Store, cell: Cell, run: Run) -> None:
+    """Trains the run of a cell to its end, and stores what comes out."""
+    store.start(cell.id, cell.config.canonical())
+    to_end(run)
+    store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
 
 
 def without_times(rows: list[dict]) -> list[dict]:

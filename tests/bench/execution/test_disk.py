@@ -15,6 +15,7 @@ from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import Checkpoints
 from bench.simulation.retention import StateRetention
 from bench.simulation.run import Run
+from tests.support.trained import to_end
 
 DIGITS = {
     "dataset": "digits",
@@ -87,9 +88,7 @@ def test_estimates_are_bounds_where_coalitions_are_found_in_the_run(digits, tmp_
 @pytest.mark.parametrize("method", ["ccvr", "finetune"])
 def test_what_starts_from_another_run_keeps_what_it_deploys(digits, tmp_path, method):
     base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": method}))
-    trained = Run(base, digits)
-    while not trained.finished:
-        trained.step()
+    trained = to_end(Run(base, digits))
     Run(config, digits, folder=Folder(tmp_path), retention=StateRetention()).start_from_base(trained.state)
     found = footprint(config, StateRetention(), takes_over=True)
     assert found.kept == pytest.approx(size(tmp_path), rel=0.2) and found[1:] == (0, 0)

@@ -20,6 +20,7 @@ from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from datasets import load
 from tests.support.planning import Experiment
+from tests.support.trained import store_run
 
 DIGITS = {"dataset": "digits", "model": "mlp"}
 LABELS = np.repeat([0, 2, 1], 20)
@@ -52,10 +53,7 @@ def train(store, request, dataset) -> None:
     for cell in request.plan(store).todo:
         kept = request.retention(cell, store)
         run = Run(cell.config, dataset, folder=Folder(store.run_folder(cell.id)), retention=kept)
-        store.start(cell.id, cell.config.canonical())
-        while not run.finished:
-            run.step()
-        store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
+        store_run(store, cell, run)
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from bench.simulation.retention import FINAL
 from bench.simulation.run import Run
 from reports import api
 from tests.support.planning import Experiment
+from tests.support.trained import store_run
 
 GRID = {
     "axes": {
@@ -63,12 +64,9 @@ def trained(tmp_path_factory, digits):
         for cell in plan.todo:
             place = Folder(store.run_folder(cell.id))
             run = Run(cell.config, digits, folder=place, retention=request.retention(cell, store))
-            store.start(cell.id, cell.config.canonical())
             if base := training_of(cell):
                 run.start_from_base(Folder(store.run_folder(base.id)).load(FINAL, torch.device("cpu")))
-            while not run.finished:
-                run.step()
-            store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
+            store_run(store, cell, run)
         yield store, request, plan.cells
 
 

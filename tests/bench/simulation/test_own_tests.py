@@ -15,6 +15,7 @@ from bench.simulation.evaluation import evaluate, evaluate_own
 from bench.simulation.run import Run
 from datasets import Dataset, Split, shifts
 from datasets.partitions import parse
+from tests.support.trained import to_end
 
 SHIFTS = {"label-shift": 10, "feature-shift": 10, "concept-shift": 20}  # and the classes that they need
 SIDE = 5
@@ -48,10 +49,7 @@ def config(name: str, algorithm: str = "fedavg", **settings):
 
 
 def play(name: str, algorithm: str = "fedavg", engine: str = "auto", **settings) -> Run:
-    run = Run(config(name, algorithm, **settings), synthetic(SHIFTS.get(name, 10)), engine=engine)
-    while not run.finished:
-        run.step()
-    return run
+    return to_end(Run(config(name, algorithm, **settings), synthetic(SHIFTS.get(name, 10)), engine=engine))
 
 
 def owners(dataset: Dataset) -> dict[bytes, int]:

@@ -13,6 +13,7 @@ from bench.errors import ConfigError
 from bench.simulation.build import build_task
 from bench.simulation.run import Run
 from bench.simulation.validation_split import hold_out, hold_out_together
+from tests.support.trained import to_end
 
 SETTINGS = {"dataset": "digits", "partition": "label-2", "clients": 12, "rounds": 2, "local_epochs": 1, "model": "mlp"}
 
@@ -28,9 +29,7 @@ class Poison:
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedconcat", "ifca", "ccvr", "local"])
 def test_no_test_image_and_no_test_label_is_read_during_a_search(digits, algorithm):
     poisoned = dataclasses.replace(digits, test=Poison())
-    run = Run(resolve({**SETTINGS, "algorithm": algorithm, "split": "validation"}), poisoned)
-    while not run.finished:
-        run.step()
+    run = to_end(Run(resolve({**SETTINGS, "algorithm": algorithm, "split": "validation"}), poisoned))
     assert any("accuracy" in key for key in run.result()["summary"]["last"])
     with pytest.raises(AssertionError, match="the test split was read"):
         Run(resolve({**SETTINGS, "algorithm": algorithm}), poisoned)

@@ -21,6 +21,7 @@ from datasets import load
 from reports import api, widths
 from reports.figures import client_gains, coalitions_by_capacity, coalitions_by_examples, divergences
 from tests.support.planning import Experiment
+from tests.support.trained import store_run
 
 GAINS, DIVERGENCES = {"kind": "client-gains"}, {"kind": "divergences"}
 CAPACITIES = {"kind": "coalitions-by-capacity", "smallest": 0.5, "largest": 50.0}
@@ -297,10 +298,7 @@ def test_figures_are_drawn_of_runs_that_were_played(tmp_path, monkeypatch):
         request.store_grid(plan, store)
         for cell in plan.todo:
             run = Run(cell.config, digits, folder=Folder(store.run_folder(cell.id)))
-            store.start(cell.id, cell.config.canonical())
-            while not run.finished:
-                run.step()
-            store.finish(cell.id, run.rows, run.result() | {"id": cell.id, "rounds": len(run.rows)})
+            store_run(store, cell, run)
         said = []
         measure(plan.cells, request.spec.grid.report.needs, store, None, said.append)
         assert len(said) == sum(cell.wrapper == "fedcollab" for cell in plan.cells) > 0
