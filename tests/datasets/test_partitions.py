@@ -282,27 +282,6 @@ def test_the_global_generators_are_left_alone():
     assert before[1] == random.getstate()
 
 
-def test_label_skew_falls_as_the_concentration_grows():
-    labels = np.arange(5000) % 10
-
-    def skew(name):
-        """Mean over clients and seeds of the share of a client's most frequent label."""
-        counts = [counts_of(parse(name).split(labels, 10, 10, seed), labels, 10) for seed in range(5)]
-        return np.mean([(c.max(axis=1) / c.sum(axis=1)).mean() for c in counts])
-
-    skews = [skew(name) for name in ("dir-0.05", "dir-0.5", "dir-5", "dir-50", "iid")]
-    assert skews == sorted(skews, reverse=True)
-
-
-def test_quantity_skew_falls_as_the_concentration_grows():
-    labels = np.arange(5000) % 10
-    spread = [
-        np.mean([np.std([len(c) for c in parse(name).split(labels, 10, 10, seed)]) for seed in range(5)])
-        for name in ("quantity-0.5", "quantity-5", "quantity-50")
-    ]
-    assert spread == sorted(spread, reverse=True)
-
-
 @pytest.mark.parametrize(
     ("written", "canonical"),
     [

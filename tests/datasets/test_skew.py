@@ -52,11 +52,12 @@ def test_a_client_without_examples_has_a_size_only():
 
 
 def test_skew_falls_as_the_concentration_grows():
-    found = [skew.measure(counts_of(name)) for name in ("label-1", "dir-0.1", "dir-1", "dir-10", "iid")]
+    found = [skew.measure(counts_of(name)) for name in ("label-1", "dir-0.05", "dir-0.5", "dir-5", "iid")]
     for key in ("hellinger", "jensen_shannon"):
         values = [getattr(one, key) for one in found]
         assert values == sorted(values, reverse=True) and len(set(values)) == 5
-    assert skew.measure(counts_of("quantity-0.5")).size_variation > skew.measure(counts_of("quantity-5")).size_variation
+    sizes = [skew.measure(counts_of(f"quantity-{beta}")).size_variation for beta in (0.5, 5, 50)]
+    assert sizes == sorted(sizes, reverse=True)
 
 
 def test_clients_of_a_region_are_as_skewed_as_the_region():
