@@ -33,7 +33,10 @@ _LEFT_OPEN = {
     ("fedcollab", "1"): "the options of its rivals, and the seeds",
     ("fedcollab", "2"): "the settings of its rivals",
     ("ccvr", "1"): "the optimiser, the number of trials, and the mu of clsprox",
-    ("ccvr", "2"): "the optimiser, the number of trials, the mu of FedProx and MOON, the form of FedAvgM, and beyond CIFAR-10 "
+    (
+        "ccvr",
+        "2",
+    ): "the optimiser, the number of trials, the mu of FedProx and MOON, the form of FedAvgM, and beyond CIFAR-10 "
     "clients, rounds and the variant of MobileNetV2",
     ("fedlab", "rounds"): "the learning rates",
     ("fedbench", "label-skew"): "rounds and epochs",
