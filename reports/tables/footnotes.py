@@ -229,11 +229,11 @@ def is_smoke(grid: StoredGrid) -> bool:
 
 def in_common(grid: StoredGrid) -> str:
     """Settings that all federated cells of a grid of one's own share, with the rounds of methods that have other ones: "Simple
-    CNN, 10 clients, 50 rounds (FedConcat 231), 2 local epochs, 12,000 training images"; of tables of papers that come with
-    skewbench, whose settings are the paper's, only that they have a part of the images."""
+    CNN, 10 clients, 50 % take part in a round, 50 rounds (FedConcat 231), 2 local epochs, 12,000 training images"; of tables of
+    papers that come with skewbench, whose settings are the paper's, only that they have a part of the images."""
     keys: tuple[str, ...] = ("train_examples", "test_examples")  # None for all of them
     if not grid["reproduces"] or grid.get("source"):
-        keys = ("model", "clients", "rounds", "local_epochs", *keys)
+        keys = ("model", "clients", "participation", "rounds", "local_epochs", *keys)
     names, axes = Names.of_grid(grid), {*cell_keys(grid)}
     configs = [cell["config"] for cell in grid["cells"] if cell["config"]["partition"] != "none"]
     found = {key: {config.get(key) for config in configs} for key in keys if key not in axes}
@@ -241,6 +241,7 @@ def in_common(grid: StoredGrid) -> str:
     words = {
         "model": lambda value: names.value("model", value).plain,
         "clients": lambda value: _count(value, "client"),
+        "participation": lambda value: "" if value == 1 else f"{100 * value:.3g} % take part in a round",
         "local_epochs": lambda value: _count(value, "local epoch"),
         "train_examples": lambda value: _count(value, "training image"),
         "test_examples": lambda value: _count(value, "test image"),

@@ -149,6 +149,15 @@ def test_captions_name_the_value_of_every_axis_that_the_table_leaves_out(store):
     assert paper_of(store)[-1].startswith("#C = 2, clients=40; accuracy in percent")
 
 
+@pytest.mark.parametrize(
+    "share, said", [(0.5, ", 50 % take part in a round"), (0.125, ", 12.5 % take part in a round"), (1.0, "")]
+)
+def test_captions_of_grids_of_ones_own_say_which_share_of_clients_takes_part(store, share, said):
+    store.reproduces = None
+    store.add("cifar10 label-2", "fedavg", [0.5] * 3, participation=share)
+    assert f"clients{said}, " in paper_of(store)[-1]
+
+
 @pytest.mark.slow_but_first
 @pytest.mark.parametrize("name", TABLES)
 def test_the_published_layout_compiles(name, tmp_path):
