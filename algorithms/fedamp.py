@@ -154,7 +154,7 @@ class FedAMP(Scored):
         if self.scored == "before":
             return super().deploy(task, state, client_ids)
         own = read_rows(state["clients"], client_ids)
-        return Deployed(task.model, own["params"], own["buffers"], True)
+        return Deployed(self.deployed_model(task), own["params"], own["buffers"], True)
 
     def downloads(self, state: State) -> Tree:
         return {"params": state["params"]}

@@ -71,7 +71,7 @@ class FedExP(RoundBased):
         if self.deployed == "last":
             return super().deploy(task, state, client_ids)
         mean = tree.map(lambda new, old: (new + old) / 2, state["params"], state["server"]["previous"])
-        return Deployed(task.model, mean, state["buffers"], per_client=False)
+        return Deployed(self.deployed_model(task), mean, state["buffers"], per_client=False)
 
 
 def _squared_norms(deltas: Tree) -> Tensor:

@@ -71,7 +71,7 @@ class FedGELA(RoundBased):
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         etf = state["server"]["etf"]
-        shared = Deployed(task.model, state["params"] | _classifier(etf), state["buffers"], False)
+        shared = Deployed(self.deployed_model(task), state["params"] | _classifier(etf), state["buffers"], False)
         if not self.personal_head:
             return shared
         each, counts = shared.for_each(len(client_ids)), task.cohort(client_ids).label_counts

@@ -147,7 +147,7 @@ class FedProto(RoundBased):
             return deployed
         shared = {name: state["server"][name] for name in self.broadcast}
         shared = tree.map(lambda leaf: leaf.expand(len(client_ids), *leaf.shape), shared)
-        return deployed._replace(model=self.deployed_model(task), params=deployed.params | shared)
+        return deployed._replace(params=deployed.params | shared)
 
     # What it costs: prototypes alone are exchanged, of no more classes than there are
 

@@ -80,7 +80,7 @@ class FedRoD(RoundBased):
         return LocalResult({"delta": delta}, {name: trained[_OWN + name] for name in view.client})
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
-        shared = Deployed(task.model, state["params"], state["buffers"], False)
+        shared = Deployed(self.deployed_model(task), state["params"], state["buffers"], False)
         if not self.personal_head:
             return shared
         nothing = tree.zeros_like(state["clients"]["fresh"])

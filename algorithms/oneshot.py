@@ -128,7 +128,7 @@ class OneShot(Weighs, OneExchange):
         deltas = tree.map(torch.sub, models["params"], start)
         weights = self.client_weights(cohort)
         params = tree.add(start, tree.weighted_mean(deltas, weights))
-        return Deployed(task.model, params, average_buffers(models["buffers"], weights), False)
+        return Deployed(self.deployed_model(task), params, average_buffers(models["buffers"], weights), False)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
         return super().workload(settings, num_examples - num_held(num_examples, self.hold_out))

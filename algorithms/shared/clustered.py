@@ -136,7 +136,7 @@ class ClusteredRounds(RoundBased):
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         clusters = self.memberships(task, task.cohort(client_ids), state).argmax(1)
         params, buffers = (tree.row(models, clusters) for models in self.cluster_models(task, state))
-        return Deployed(task.model, params, buffers, True)
+        return Deployed(self.deployed_model(task), params, buffers, True)
 
 
 @dataclass(frozen=True)

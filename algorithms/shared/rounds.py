@@ -130,11 +130,11 @@ class RoundBased(RoundHooks):
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if not self.personal:
-            return Deployed(task.model, state["params"], state["buffers"], False)
+            return Deployed(self.deployed_model(task), state["params"], state["buffers"], False)
         cohort = task.cohort(client_ids)
         models = model_of(self.personal_model, self.map_clients(task, self.personal_model, cohort, state).result)
         examples = self.deploy_visited(task, cohort, models)
-        return Deployed(task.model, models["params"], models["buffers"], True, examples=examples)
+        return Deployed(self.deployed_model(task), models["params"], models["buffers"], True, examples=examples)
 
     def training(self, task: Task) -> Task:
         """The task on which clients train, from that of a run."""

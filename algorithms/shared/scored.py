@@ -38,7 +38,7 @@ class Scored(RoundBased):
 
     def deploy(self, task: Task, state: State, client_ids: Tensor) -> Deployed:
         if self.scored == "before" or self.keeps_trained:
-            return super().deploy(task, state, client_ids)._replace(model=self.deployed_model(task))
+            return super().deploy(task, state, client_ids)
         cohort = task.cohort(client_ids)
         outputs = self.map_clients(task, self.local_update, cohort, state)
         models = self.local_models(state, outputs)
