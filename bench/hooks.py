@@ -18,12 +18,19 @@ _OURS = {spec.package.partition(".")[0] for spec in KINDS.values()}
 
 def place_of(hook: Hook) -> str:
     """Name, file and line of a hook: "server_step in mylab/algorithms/fedmine.py, line 20"."""
-    code = getattr(hook, "__code__", None)
+    code = getattr(_written(hook), "__code__", None)
     if code is None:
         return "what runs on a client"
     entries = (entry for kind, spec in KINDS.items() if spec.decorator for entry in Registry(kind).values())
     places = (entry.place for entry in entries if str(entry.path) == code.co_filename)
     return f"{code.co_name} in {next(places, Path(code.co_filename).name)}, line {code.co_firstlineno}"
+
+
+def _written(hook: Hook) -> Hook:
+    """The function that somebody has written, of one that checks or watches what it returns."""
+    while isinstance(hook, functools.partial) or hasattr(hook, "__wrapped__"):
+        hook = next(filter(callable, hook.args), hook.func) if isinstance(hook, functools.partial) else hook.__wrapped__
+    return hook
 
 
 def require_returned(hook: Hook, returned: Any, fits: bool, wanted: str, write: str) -> None:

@@ -164,6 +164,8 @@ class RunRecord(TypedDict):
             the machine is not in it. Missing from records of earlier versions, and of runs that these have begun.
         bytes_per_client: sent and received, mean over the population.
         data_note: how the images differ from the complete dataset; "" if they do not.
+        unused: how many examples a partition file leaves out, as one sentence; missing where it leaves out none, and from
+            records of earlier versions.
         skew: of the partition's training examples, see `datasets.skew.Skew`.
         partition_digest: of who has which examples; missing from records of earlier versions.
         weights: name of each file with weights that the run has read -> its sha256; missing where there are none.
@@ -196,6 +198,7 @@ class RunRecord(TypedDict):
     bytes_per_client: NotRequired[float]
     data: NotRequired[DataSource]
     data_note: NotRequired[str]
+    unused: NotRequired[str]
     skew: NotRequired[dict[str, float]]
     partition_digest: NotRequired[RunId]
     weights: NotRequired[dict[str, str]]

@@ -112,30 +112,6 @@ def noted_of(hook: Hook, returned: Any) -> Noted:
     return noted
 
 
-def parts_of(state: Any) -> list[Any]:
-    """What a state holds: keys, numbers, and each tensor with how often it has been changed in place. The lists of a state are
-    equal as long as nothing in it has been changed or replaced."""
-    import torch
-
-    if isinstance(state, torch.Tensor):
-        return [(_Same(state), state._version)]
-    if isinstance(state, Mapping):
-        return [part for key, value in state.items() for part in (key, *parts_of(value))]
-    if isinstance(state, list | tuple):
-        return [len(state), *(part for value in state for part in parts_of(value))]
-    return [_Same(state)]
-
-
-class _Same:
-    """A thing that equals nothing but itself."""
-
-    def __init__(self, thing: Any):
-        self._thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._thing is other._thing
-
-
 def as_numbers(metrics: Any, source: str, hook: Hook | None = None) -> dict[str, float | None]:
     """Metrics as numbers of the host, by "<source>/<name>", all copied at once; None for those that are not finite.
 

@@ -18,8 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from algorithms.shared import tree
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import BatchIndex, ClientOutputs, ClientView, OnClient
+from bench.hooks import place_of
 from bench.models.base import Model
 from bench.simulation.client import ClientData, bind
+from bench.simulation.untouched import left_as_given
 from datasets.federation import Federation
 
 # A client joins a block if it has at least this share of the block's largest number of steps. Less padding costs more
@@ -75,7 +77,8 @@ def run_loop(
         ]
         given = {**shared, **tree.row(per_client, position)}
         model = bind(task.model, given["buffers"], task.generator_for("dropout", shared["round"], client))
-        result = fn(task.data_of(client), plan, ClientView(model=model, **given))
+        with left_as_given(given, f"{place_of(fn)},"):
+            result = fn(task.data_of(client), plan, ClientView(model=model, **given))
         outcome = ClientOutputs(result, model.buffers)
         if stacked is None:
             stacked = tree.map(lambda leaf: leaf.new_empty((len(clients), *leaf.shape)), outcome)
@@ -146,9 +149,12 @@ def run_block(task: Clients, fn: OnClient, block: Block, shared: dict[str, Any])
         ]
         data = ClientData(task.federation, given.pop("noise", None), task.dtype)
         model = bind(task.model, given["buffers"])
-        return ClientOutputs(fn(data, plan, ClientView(model=model, **given)), model.buffers)
+        with left_as_given(given, f"{place_of(fn)},"):  # dicts and what all clients share
+            result = fn(data, plan, ClientView(model=model, **given))
+        return ClientOutputs(result, model.buffers)
 
-    return torch.func.vmap(run_one)(block.given)
+    with left_as_given(block.given, f"{place_of(fn)},"):  # tensors that hide the axis of clients count no changes
+        return torch.func.vmap(run_one)(block.given)
 
 
 def blocks_of(task: Clients, clients: list[int], round: int, per_client: dict[str, Tree]) -> Iterator[Block]:

@@ -142,6 +142,17 @@ def evaluate_clients(task, deployed: Deployed, ids: Tensor) -> tuple[Tensor, Ten
     return torch.stack(overall), torch.stack(own)
 
 
+def client_accuracies(task, deployed: Deployed) -> Tensor:
+    """Accuracy in [0, 1] of the model that each client uses, shared or its own: [population]. It is that on the client's own
+    test data; where it has none, on test data with its label shares (see `local_accuracy`), NaN if there are none."""
+    if task.federation.test_clients is not None:
+        return evaluate_own(task, deployed, torch.arange(task.population))[0]
+    correct, labels = correctness(task, deployed), task.federation.test_labels
+    counts = task.cohort(torch.arange(task.population)).label_counts
+    rows = correct.expand(len(counts), -1)
+    return torch.stack([local_accuracy(row, labels, own) for row, own in zip(rows, counts, strict=True)])
+
+
 def local_accuracy(correct: Tensor, labels: Tensor, label_counts: Tensor) -> Tensor:
     """Accuracy on a test set with the label shares of one client.
 

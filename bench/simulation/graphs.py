@@ -293,7 +293,7 @@ def _noting(fn: OnClient, rounds_read: list[int]) -> OnClient:
                 rounds_read.append(value)
             return value
 
-    return lambda data, plan, view: fn(data, plan, Noting(**vars(view)))
+    return functools.wraps(fn)(lambda data, plan, view: fn(data, plan, Noting(**vars(view))))
 
 
 @contextmanager

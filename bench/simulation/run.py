@@ -16,6 +16,7 @@ from algorithms.shared import tree
 from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
 from algorithms.shared.rounds import RoundBased
+from bench import references
 from bench.determinism import uses_tf32
 from bench.errors import HookError
 from bench.hooks import place_of
@@ -24,14 +25,15 @@ from bench.results.artifacts import Folder
 from bench.results.metrics import ACCURACIES, METHOD, summarise
 from bench.results.records import RoundRow
 from bench.simulation.build import build_algorithm, build_task, named_models
-from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, noted_of, parts_of
+from bench.simulation.callbacks import RoundOutcome, as_numbers, build_callbacks, noted_of
 from bench.simulation.checkpoints import UnusableCheckpoint, on_device, on_host
 from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure, require_local_accuracies
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
 from bench.simulation.stored import diagnostics_of, json_of, require_state
-from datasets import skew
+from bench.simulation.untouched import left_as_given, parts_of
+from datasets import partition_files, skew
 
 
 class Run:
@@ -66,6 +68,7 @@ class Run:
         """
         reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
+        self._hooks = f"A hook of {config.algorithm['name']}"  # for messages
         if retention and retention.local_models and not isinstance(self.algorithm, RoundBased):
             name = config.algorithm["name"]
             raise ValueError(
@@ -98,6 +101,7 @@ class Run:
         if self.task.weights:
             self._weights[config.weights] = self.task.weights.digest
         self._data_note = dataset.note
+        self._unused = _unused(config, dataset)
         # With those of the part before the checkpoint from which the run continues.
         self._seconds, self._cpu_seconds, self._peak_mb = 0.0, 0.0, 0.0
         self._diverged = self._stopped = ""
@@ -210,7 +214,9 @@ class Run:
 
     def _step(self) -> dict[str, Any]:
         begin, begin_cpu, before = time.perf_counter(), time.process_time(), self.state["costs"]["examples"]
-        previous, self.state = self.state, self.algorithm.step(self.task, self.state)
+        previous = self.state
+        with left_as_given(previous, self._hooks):
+            self.state = self.algorithm.step(self.task, previous)
         require_state(self.algorithm.step, self.state, "state")
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
@@ -265,7 +271,8 @@ class Run:
         if not tree.all_finite(self.algorithm.finite_check(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
-            self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
+            with left_as_given(self.state, self._hooks):
+                self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
         if self._deployed:
             scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
@@ -291,6 +298,7 @@ class Run:
             "bytes_per_client": self.rows[-1]["bytes_down"] + self.rows[-1]["bytes_up"] if self.rows else 0,
             "data": self._data,
             "data_note": self._data_note,
+            **({"unused": self._unused} if self._unused else {}),
             "skew": skew.measure(self.task.federation.label_counts.numpy())._asdict(),
             "partition_digest": self.task.federation.digest,
             **({"weights": self._weights} if self._weights else {}),
@@ -333,3 +341,12 @@ class Run:
             kept = self.state if everything else without_clients(self.state)
             self._folder.save(FINAL, on_host(kept))
             self._kept = "all" if kept is self.state else "deployed"
+
+
+def _unused(config: Any, dataset: Any) -> str:
+    """How many examples a partition file leaves out; "" for other partitions, and for searches, which do not look at the test
+    split."""
+    if config.split != "test" or not references.is_partition(config.partition):
+        return ""
+    dealt = partition_files.parse(config.partition)
+    return dealt.describe_unused(len(dataset.train.labels), len(dataset.test.labels))

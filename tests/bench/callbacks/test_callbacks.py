@@ -5,6 +5,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,6 +108,37 @@ def test_what_is_correct_has_a_row_for_each_model_and_each_noisy_copy(name, nois
     assert correct.shape == (rows, 30)
     scores = evaluate(task, deployed)
     assert correct.double().mean().item() == pytest.approx(scores.get("accuracy", scores.get("global_accuracy")))
+
+
+@pytest.mark.parametrize(("name", "score"), [("local", "local_accuracy"), ("fedavg", None)])
+def test_accuracies_of_clients_are_by_their_label_shares(name, score):
+    task, method = toy_task(sizes=(20,) * 11), algorithms.make(name)
+    (callback,) = build_callbacks([{"name": "per-client-accuracy"}]).values()
+    (noted,) = looked_at(callback, task, method, rounds=1)
+    deployed = method.deploy(task, method.step(task, method.init(task)), torch.arange(11))
+    correct, counts = correctness(task, deployed).double(), task.cohort(torch.arange(11)).label_counts.double()
+    labels = task.federation.test_labels
+    of_classes = torch.stack([correct[:, labels == label].mean(1) for label in range(3)], 1)
+    each = [float(row @ own / own.sum()) for row, own in zip(of_classes.expand(11, 3), counts, strict=True)]
+    lowest = sorted(each)
+    found = as_numbers(noted.metrics, "of")
+    assert found == pytest.approx(
+        {
+            "of/mean": sum(each) / 11,
+            "of/std": float(np.std(each)),
+            "of/worst": lowest[0],
+            "of/worst-tenth": (lowest[0] + lowest[1]) / 2,
+        }
+    )
+    assert score is None or found["of/mean"] == pytest.approx(evaluate(task, deployed)[score])
+
+
+def test_accuracies_of_clients_with_test_data_of_their_own_are_on_these():
+    task, method = toy_task(own_tests=True), algorithms.make("fedavg")
+    (callback,) = build_callbacks([{"name": "per-client-accuracy"}]).values()
+    (noted,) = looked_at(callback, task, method, rounds=1)
+    deployed = method.deploy(task, method.step(task, method.init(task)), torch.arange(5))
+    assert as_numbers(noted.metrics, "of")["of/mean"] == pytest.approx(evaluate(task, deployed)["own_accuracy"])
 
 
 def test_the_average_of_the_server_is_that_of_the_deployed_params():

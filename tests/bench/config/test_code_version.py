@@ -27,6 +27,7 @@ OF_EVERY_RUN = {
         "bench/simulation/graphs.py",
         "bench/simulation/client.py",
         "bench/simulation/evaluation.py",
+        "bench/simulation/untouched.py",
         "bench/seeding.py",
     ),
     *(
