@@ -14,7 +14,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -58,6 +59,7 @@ class Content(NamedTuple):
 
 _CONTENTS: dict[str, Content] = {}  # digest -> what this process has read or been sent
 _READ: dict[tuple[str | int, ...], "FilePartition"] = {}  # absolute path, and what tells that the file has changed
+_IN_PLACE: dict[str, "FilePartition"] = {}  # name of a file -> what is read where it is not there
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,8 @@ def parse(text: str) -> FilePartition:
     try:
         status = path.stat()
     except OSError as error:
+        if found := _IN_PLACE.get(references.make(references.PARTITION, path.stem, "").name):
+            return found
         raise ValueError(
             f"There is no partition file {path}; name a .json or .npz file, as in docs/data.md."
         ) from error
@@ -266,6 +270,34 @@ def keep(partition: FilePartition, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _write_arrays(path, partition.content)
     return path
+
+
+def kept(results: Path) -> list[Path]:
+    """The files that `keep` has put into a results directory."""
+    return sorted((results / FOLDER).glob("[!.]*.npz"))
+
+
+@contextmanager
+def in_place_of_absent(results: Path, named: Iterable[references.Reference]) -> Iterator[None]:
+    """Within the context, of a partition file that is not there the copy in a results directory is read: the path that a grid
+    names is that of its author.
+
+    Args:
+        named: the references to partitions that may be meant; names that several of them have are left out.
+    """
+    wanted = {reference for reference in named if reference.kind == references.PARTITION}
+    names = Counter(reference.name for reference in wanted)
+    for path in kept(results):
+        if any(path.stem == f"{reference.name}@{reference.digest}" for reference in wanted):
+            with suppress(ValueError):  # of a damaged file, of which others tell
+                parse(f"{references.PARTITION}:{path}")
+    known = {reference.name: parse(str(reference)) for reference in wanted if names[reference.name] == 1}
+    _IN_PLACE.update(known)
+    try:
+        yield
+    finally:
+        for name in known:
+            del _IN_PLACE[name]
 
 
 def _kept_name(partition: FilePartition) -> str:

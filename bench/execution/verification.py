@@ -106,7 +106,7 @@ class Verifier:
         # The last run that was trained to its end: how, and what came out.
         self._last: tuple[tuple[Any, ...], Run | None] = ((), None)
         for store in stores:
-            for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
+            for kept in partition_files.kept(store.folder):
                 try:
                     partition_files.parse(f"{references.PARTITION}:{kept}")  # from now on this process knows it
                 except ValueError as error:

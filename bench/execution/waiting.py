@@ -81,7 +81,7 @@ def read(store: Store) -> list[Job]:
             f"{store.folder} holds no {FILE}; `python -m bench describe --grid NAME --configs DIR` writes one."
         )
     left = [one for one in _listed(store) if not _has_ended(one, store)]
-    for kept in sorted((store.folder / partition_files.FOLDER).glob("[!.]*.npz")):
+    for kept in partition_files.kept(store.folder):
         partition_files.parse(f"file:{kept}")  # from now on this process knows it
     return [_job(one, store) for one in left]
 

@@ -24,6 +24,7 @@ from bench.results.records import methods_in
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 from datasets.partition_files import FOLDER as PARTITIONS
+from datasets.partition_files import kept
 
 _OF_THIS_MACHINE = ("host", "traceback")  # of a record: its name, and the paths of its files
 TITLE = "skewbench: a benchmark harness for federated learning under label skew"
@@ -125,12 +126,18 @@ def _manifest(
         "written_by": {"skewbench": __version__, **commits_of([], [])},
         "grids": {label: {"title": grid["title"], "cells": len(grid["cells"])} for label, grid in grids.items()},
         "runs": len(records),
-        "commits": counted(record.get("commit") for record in records.values()),
+        "commits": counted(commit for record in records.values() for commit in _commits(record)),
         "versions": counted(f"{name} {version}" for name, version in versions),
         "devices": counted(record.get("processor") or record.get("device") for record in records.values()),
         "images": sorted(data),
         "methods": {name: _method(name, records.values()) for name in methods},
     }
+
+
+def _commits(record: Mapping[str, Any]) -> list[str]:
+    """The commits of a run: of skewbench, and of other repositories after the names of their folders."""
+    own = record.get("commit")
+    return [*([own] if own else []), *(f"{folder} {commit}" for folder, commit in record.get("commits", {}).items())]
 
 
 def _method(name: str, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -183,8 +190,7 @@ def _searches_of(store: Store, labels: Iterable[str]) -> list[str]:
 def _partitions(store: Store, configs: Iterable[Mapping[str, Any]]) -> list[str]:
     """The partition files by which runs were dealt."""
     digests = {found.digest for config in configs if (found := read_reference(config["partition"]))}
-    kept = sorted((store.folder / PARTITIONS).glob("[!.]*.npz"))
-    return [f"{PARTITIONS}/{path.name}" for path in kept if path.stem.rpartition("@")[2] in digests]
+    return [f"{PARTITIONS}/{path.name}" for path in kept(store.folder) if path.stem.rpartition("@")[2] in digests]
 
 
 def _values(record: Mapping[str, Any], key: str) -> list[str]:

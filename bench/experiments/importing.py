@@ -23,7 +23,7 @@ from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
 from bench.results.records import RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
-from datasets.partition_files import FOLDER, keep, parse
+from datasets.partition_files import FOLDER, keep, kept, parse
 
 _FINISHED = ("done", "diverged")
 _BATCH = 500  # runs that are copied between two waits for the disk; an interruption repeats no more
@@ -96,7 +96,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
 
 def _take_partitions(there: Store, here: Store) -> None:
     """Copies partition files, each of which is checked first; `there.damaged` names those that are none."""
-    for path in sorted((there.folder / FOLDER).glob("[!.]*.npz")):
+    for path in kept(there.folder):
         try:
             keep(parse(f"{references.PARTITION}:{path}"), here.folder / FOLDER)
         except ValueError as error:

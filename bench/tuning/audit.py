@@ -36,7 +36,7 @@ from bench.tuning.outcomes import ranked, validation_runs
 from bench.tuning.search import Search, stops_of
 from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import could_propose, draws
-from datasets import DataError, Dataset, own_data, resized
+from datasets import DataError, Dataset, own_data, partition_files, resized
 
 # Of a cell, and how it was made; those of earlier versions do not say all of it.
 _CHOICE = ("hparams", "metric", "seeds", "share", "searcher", "scheduler", "tried", "defaults")
@@ -72,7 +72,9 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Pa
         data_dir: with the images, which only cells on incomplete ones need.
     """
     try:
-        return _compared(store, grid, _specs(grid, file), data_dir)
+        found = filter(None, (references.read(cell["config"]["partition"]) for cell in grid["cells"]))
+        with partition_files.in_place_of_absent(store.folder, found):
+            return _compared(store, grid, _specs(grid, file), data_dir)
     except _Contradiction as error:
         return Audit(True, f"DIFFERS: {error}")
     except (ValueError, OSError) as error:

@@ -1,7 +1,9 @@
 """Stored grids are compared with their files, and choices of searches with the validation runs; nothing is trained."""
 
+import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from bench.tuning import study
 from bench.tuning.audit import audit, stops_of_searches
 from bench.tuning.select import best_of, describe_choice, searches_of
 from bench.tuning.study import Study
-from datasets import own_data, resized
+from datasets import own_data, partition_files, resized
 from tests.support.searching import make, try_next
 from tests.support.stored_experiments import store_cells, tamper
 
@@ -258,6 +260,25 @@ def test_a_grid_on_images_of_its_author_does_not_differ_where_these_are_not(stor
     forget()
     tamper(store, label, lambda grid: grid["cells"][0].update(run=run_id(other), config=other.canonical()))
     assert "fedavg label-2 seed 0: lr is 0.1, but 0.3 by its grid" in says(store, label)[1]  # which no images excuse
+
+
+def test_a_partition_file_that_is_not_here_is_the_copy_of_the_results(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dealt = {"train": [[*range(client, 100, 10)] for client in range(10)]}
+    Path("mine.json").write_text(json.dumps(dealt))
+    path = tmp_path / "board.yaml"
+    path.write_text(FILE.replace("dir-0.1", "'file:mine.json'"))
+    spec = ExperimentSpec(load_grid(str(path)), "smoke")
+    partition_files.keep(partition_files.parse("file:mine.json"), store.folder / partition_files.FOLDER)
+    label = store_cells(store, spec)
+    Path("mine.json").unlink()
+    monkeypatch.setattr(partition_files, "_CONTENTS", {})
+    assert says(store, label) == (False, f"all {len(store.grid(label)['cells'])} stored cells follow")
+    with pytest.raises(ValueError, match="There is no partition file"):  # outside of that
+        partition_files.parse("file:mine.json")
+    Path("mine.json").write_text(json.dumps({"train": [*dealt["train"][:9], [9, 19]]}))  # what is there is read
+    differs, said = says(store, label)
+    assert differs and "mine" in said
 
 
 @pytest.mark.parametrize(
