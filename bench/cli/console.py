@@ -139,12 +139,8 @@ def edited_files(store: "Store", labels: list[str]) -> set[str]:
     return found
 
 
-def warn_if_changed(file: str, store: "Store", labels: list[str], named: bool = True) -> None:
-    """Says which reports have a title and a layout that the file of their grid had at its last run, but has no more.
-
-    Args:
-        named: whether the file was named; another one that cannot be read is left out.
-    """
+def warn_if_changed(file: str, store: "Store", labels: list[str]) -> None:
+    """Says which reports have a title and a layout that the file of their grid had at its last run, but has no more."""
     from bench.errors import ConfigError
     from bench.experiments.cells import is_laid_out_as
     from bench.experiments.grid_loading import load_grid
@@ -152,8 +148,7 @@ def warn_if_changed(file: str, store: "Store", labels: list[str], named: bool = 
     try:
         grid = load_grid(file)
     except ConfigError as error:
-        if named:
-            warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
+        warn(f"{file} cannot be read, so that nobody knows whether it has changed since the runs: {error}")
         return
     of_file = {
         label: stored for label in labels if (stored := store.grid(label)) and stored.get("source") == grid.source

@@ -175,10 +175,26 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
     labels = meant_grids(store, *given.stored_name(grid, budget))
     if not labels:
         raise ValueError(no_results(store, *given.stored_name(grid, budget)))
+    _say_stale(store, labels)
     make_folder(path.parent)
     runs = bundling.write(store, labels, path, author)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
     warn(f"Saved: {path} ({counted(runs, 'run')} of {counted(len(labels), 'grid')}, {size})")
+
+
+def _say_stale(store: "Store", labels: list[str]) -> None:
+    """Which finished runs of grids others will find to be of earlier code."""
+    from bench.cli.status import say_stale
+    from bench.config.stale import changes, stale_runs
+    from bench.results.store import UNFINISHED
+
+    ended = {
+        run: changes(record, config)
+        for label in labels
+        for run, record in store.records_of(store.grid(label) or {"cells": []}).items()
+        if record["status"] not in UNFINISHED and (config := store.config(run))
+    }
+    say_stale(stale_runs(ended, store))
 
 
 def _write_table(path: Path, label: str, store) -> None:

@@ -89,7 +89,7 @@ def report(
             warn_if_changed(file, store, labels)
         else:
             for edited in sorted(edited_files(store, labels)):
-                warn_if_changed(edited, store, labels, named=False)
+                warn_if_changed(edited, store, labels)
         wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
         for name, of in chosen:
             report_of = api.GridReport(store, name, of)

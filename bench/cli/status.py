@@ -224,13 +224,15 @@ def _running(
     store: Store, snapshot: Snapshot, grids: Mapping[str, StoredGrid], others: Mapping[str, RunState]
 ) -> list[_Running]:
     """The trials that are running, of those that are shown."""
+    from bench.experiments.labels import name_of_config
+
     held = {cell["run"]: (cell, stored) for stored in grids.values() for cell in stored["cells"]}
     found = []
     for run in snapshot.running:
         if run not in held and run not in others:
             continue
         config = held[run][0]["config"] if run in held else store.config(run) or {}
-        name = _name_of(*held[run]) if run in held else _name_of_config(config)
+        name = _name_of(*held[run]) if run in held else name_of_config(config)
         state = snapshot.runs[run]
         found.append(_Running(run, name, state.rounds, config.get("rounds"), state.machine))
     return found
@@ -276,16 +278,6 @@ def _name_of(cell: StoredCell, grid: StoredGrid) -> str:
     others = {key: value for key in axes if key not in first and (value := value_of(cell, key)) is not None}
     words = [str(value_of(cell, key)) for key in first]
     return " ".join([*words, *pairs(others | chosen_in(cell)), f"seed {cell['seed']}"])
-
-
-def _name_of_config(config: Mapping[str, Any]) -> str:
-    """`_name_of` of a run that is in no grid, with all options of its method."""
-    from bench.experiments.labels import shown
-
-    words = [*(str(shown(config.get(key, ""))) for key in ("dataset", "partition", "algorithm"))]
-    return " ".join(
-        [*words, f"seed {config.get('seed', '?')}", *["on validation data"] * ("validation_share" in config)]
-    )
 
 
 def _say_searches(searches: Mapping[str, StoredSearch]) -> None:

@@ -4,14 +4,15 @@ import contextlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import counted, explained, meant_grids, name_damaged, say
+from bench.cli.console import counted, explained, meant_grids, name_damaged, say, warn
+from bench.experiments.labels import name_of_config
 
 if TYPE_CHECKING:
     from bench.execution.verification import Limits, Verdict
@@ -37,6 +38,12 @@ def verify(
         int | None, typer.Option(help="Draws the same runs again; a new one, which is printed, if left out.")
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="All runs.")] = False,
+    run: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="<RUN>", help="These runs, by their ids, as a table's CSV and page have them; may be repeated."
+        ),
+    ] = None,
     grid: Annotated[
         str | None,
         typer.Option(help="Only this grid: NAME, NAME@BUDGET, or its YAML file, against which its cells are compared."),
@@ -76,11 +83,9 @@ def verify(
     damaged, 2 if nothing differs, but something could not be compared.
     """
     with explained():
-        _check(sample, all_, rounds, minutes, tolerance, write, author)
+        _check(sample, all_, run, rounds, minutes, tolerance, write, author)
         _find(dataset or [])
-        from bench.results.bundles import opened
-
-        with opened(results) as first:
+        with _opened(results) as first:
             stores = _stores(first)
             grids = [(store, label) for store in stores for label in meant_grids(store, *given.stored_name(grid, None))]
             runs = _runs(stores, grids if grid else None)
@@ -96,7 +101,8 @@ def verify(
                 verdicts.write(write, {})  # whether that can be done is known before hours of training
             file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
             audits = _audit(stores, grids, file, data_dir)
-            drawn, by = _draw(runs, None if all_ else 20 if sample is None else sample, seed, results)
+            number = None if all_ or run else 20 if sample is None else sample
+            drawn, by = _draw(_named(runs, run, results), number, seed, results)
             limits = WHOLE if whole else Limits(minutes, rounds)
             verified = _verify(stores, drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
             _say_facts(drawn)
@@ -106,6 +112,19 @@ def verify(
     say(line)
     if status:
         raise typer.Exit(status)
+
+
+@contextlib.contextmanager
+def _opened(results: Path) -> Iterator["Store"]:
+    """The results; ends the command with 1, as where numbers differ, if a bundle is not what its manifest says."""
+    from bench.results.bundles import ChangedBundle, opened
+
+    try:
+        with opened(results) as store:
+            yield store
+    except ChangedBundle as error:
+        warn(f"error: {error}")
+        raise typer.Exit(1) from None
 
 
 def _outcome(verified: "Sequence[tuple[str, str]]", audits: "Sequence[Audit]", damaged: int) -> tuple[int, str]:
@@ -159,6 +178,7 @@ class _Writing(NamedTuple):
 def _check(
     sample: int | None,
     all_: bool,
+    named: Sequence[str] | None,
     rounds: int,
     minutes: float,
     tolerance: float,
@@ -170,6 +190,8 @@ def _check(
 
     if all_ and sample is not None:
         raise ValueError("Set either --sample or --all, but not both.")
+    if named and (all_ or sample is not None):
+        raise ValueError("--run names the runs; leave out --sample and --all.")
     for name, value, least in (("--sample", sample, 1), ("--rounds", rounds, 1), ("--minutes", minutes, 0)):
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, but got {value:g}.")
@@ -228,6 +250,16 @@ def _place(store: "Store", stores: "Sequence[Store]") -> str:
     return f" in {store.folder.name}" if len(stores) > 1 else ""
 
 
+def _named(runs: "Drawn", named: Sequence[str] | None, results: Path) -> "Drawn":
+    """The runs that are named, all if none is; raises ValueError if one is not there."""
+    if absent := [run for run in named or () if run not in runs]:
+        raise ValueError(
+            f"{results} has no run {', '.join(absent)} that has ended; ids are in run_ids of a table's CSV, and are the names "
+            "of the folders in runs/."
+        )
+    return {run: runs[run] for run in named} if named else runs
+
+
 def _draw(runs: "Drawn", number: int | None, seed: int | None, results: Path) -> "tuple[Drawn, int | None]":
     """So many of the runs, all for None, and the seed that has drawn them, None if all were taken; says so."""
     from bench.execution.verification import draw
@@ -241,7 +273,11 @@ def _draw(runs: "Drawn", number: int | None, seed: int | None, results: Path) ->
     of_searches = f", {searched} of them of searches, which boards do not list" if searched else ""
     say(
         f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}"
-        + ("" if by is None else f", drawn by --seed {by}")
+        + (
+            ""
+            if by is None
+            else f" (a single changed one would be drawn with {len(drawn) / len(runs):.0%}), drawn by --seed {by}"
+        )
     )
     return {run: runs[run] for run in drawn}, by
 
@@ -257,7 +293,6 @@ def _verify(
     """Trains runs again, says what came out of each copy, and writes it; returns the method and the result of each."""
     from bench.errors import StoreError
     from bench.execution.verification import Verifier
-    from bench.references import without_digest
     from bench.results import verified
     from bench.tuning.audit import stops_of_searches
 
@@ -271,11 +306,8 @@ def _verify(
             config, verdict = store.config(run), verifier.verify(store, run, stops[store.folder])
             if config is None:  # changed since it was drawn
                 continue
-            names = [without_digest(config[key]) for key in ("dataset", "partition")]
-            method = config["algorithm"]["name"]
-            place = _place(store, stores)
-            say(f"{run}  {' '.join(names)} {method} seed {config['seed']}{place}: {verdict.says}")
-            results.append((method, verdict.result))
+            say(f"{run}  {name_of_config(config)}{_place(store, stores)}: {verdict.says}")
+            results.append((config["algorithm"]["name"], verdict.result))
             verdicts.append((verdict, store, config))
         if writing.file and verdicts:  # of several copies the one that differs, so that no other one hides it
             told = max(

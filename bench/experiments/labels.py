@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bench.references import without_digest
 from bench.results.omitted_defaults import spell_out
 
 UNWRAPPED = "none"  # on the axis `wrapper`: the method as it is
@@ -52,6 +53,13 @@ def pairs(params: Mapping[str, Any]) -> list[str]:
 def text_of(params: Mapping[str, Any]) -> str:
     """ "mu=0.01, tau=0.5"."""
     return ", ".join(pairs(params))
+
+
+def name_of_config(config: Mapping[str, Any]) -> str:
+    """A run for people, with all options of its method: "digits label-2 ccvr base=fedprox mu=0.1 seed 0"."""
+    words = [str(shown(without_digest(str(config.get(key, ""))))) for key in ("dataset", "partition")]
+    words += [str(shown(config.get("algorithm", ""))), f"seed {config.get('seed', '?')}"]
+    return " ".join([*words, *["on validation data"] * ("validation_share" in config)])
 
 
 def shown(value: Any) -> Any:

@@ -103,15 +103,32 @@ def unpack(path: Path, folder: Path) -> dict[str, Any]:
     except UnusableFile as error:
         raise StoreError(f"{path} {error.what}.") from error
     except _NoBundle as error:
-        raise StoreError(f"{path} {error}; ask its author for another one.") from error
+        kind = ChangedBundle if error.is_changed else StoreError
+        raise kind(f"{path} {error}; ask its author for another one.") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be unpacked: {error.strerror or error}.") from error
     except _OF_A_DAMAGED_ZIP as error:
         raise StoreError(f"{path} is no bundle, or a damaged one; ask its author for another one.") from error
 
 
+class ChangedBundle(StoreError):
+    """A file of a bundle is not what the manifest says."""
+
+
 class _NoBundle(Exception):
-    """What is wrong with a zip file; continues a sentence that begins with its path."""
+    """What is wrong with a zip file; continues a sentence that begins with its path.
+
+    Attributes:
+        is_changed: whether a file is not what the manifest says.
+    """
+
+    is_changed = False
+
+
+class _Changed(_NoBundle):
+    """A file is not what the manifest says."""
+
+    is_changed = True
 
 
 # What the module zipfile raises; all after the first three for numbers in a file that cannot be.
@@ -173,7 +190,7 @@ def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo, count: int) -> 
 def _report_changed(names: Iterable[str]) -> None:
     if wrong := sorted(names):
         more = f" and {len(wrong) - 1} more are" if len(wrong) > 1 else " is"
-        raise _NoBundle(f"was changed: {wrong[0][:100]!r}{more} not what its manifest says")
+        raise _Changed(f"was changed: {wrong[0][:100]!r}{more} not what its manifest says")
 
 
 def _check(parts: list[zipfile.ZipInfo], size: int) -> None:

@@ -806,8 +806,15 @@ def test_a_report_of_a_file_says_that_it_has_changed_since_the_runs(bench, tmp_p
     code, text = bench("report", "--grid", str(path), "--print")
     assert code == 0 and changed not in text
     path.write_text("title: [")
-    assert "cannot be read" not in bench("report", "--grid", "mine", "--print")[1], "nobody named the file"
-    code, text = bench("report", "--grid", str(path), "--print")
+    for named in (str(path), "mine"):
+        code, text = bench("report", "--grid", named, "--print")
+        assert code == 0 and (f"{path} cannot be read, so that nobody knows" in text) == (named != "mine"), (
+            "no file is stored"
+        )
+    with Store(tmp_path / "results").locked() as store:
+        store.write_grid("mine@paper", earlier)
+    os.utime(path, (2e9, 2e9))  # after the last run
+    code, text = bench("report", "--grid", "mine", "--print")
     assert code == 0 and f"{path} cannot be read, so that nobody knows" in text
 
 

@@ -1,6 +1,7 @@
 """`export`, `import` and `compare` on the command line: what they print, write and return."""
 
 import io
+import re
 import warnings
 
 import pandas as pd
@@ -10,9 +11,11 @@ from typer.testing import CliRunner
 from bench.api import load_rounds
 from bench.cli.app import app
 from bench.cli.options import stored_name
+from bench.config.code_version import code_version
 from bench.experiments.importing import Merged
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
+from tests.support.earlier_code import earlier
 from tests.support.stores import LABEL, cells, finish, results
 
 RUNS = cells("label-2", "fedavg")
@@ -105,6 +108,17 @@ def test_export_and_import_of_one_bundle_say_what_failed_and_count_in_english(be
     assert code == 0 and "1 run that failed there is taken, too; the next `run` repeats it." in text
     code, text = bench("import {tmp}/a.zip --results-dir {b}")
     assert code == 0 and "0 runs taken, 1 was here already and stays" in text and "failed" not in text
+
+
+def test_a_bundle_of_runs_of_earlier_code_says_what_has_changed_since(bench, tmp_path):
+    store = results(tmp_path / "a", RUNS, {})
+    with store.locked():
+        digest = earlier(store, "algorithm fedavg", "algorithms/fedavg.py", "FedAvg")
+        finish(store, RUNS[0], 0.5, code=code_version(RUNS[0].config) | {"algorithm fedavg": digest})
+        finish(store, RUNS[1], 0.5, code=code_version(RUNS[1].config))
+    code, text = bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")
+    said = "1 finished run is stale, because the code has changed since (algorithms/fedavg.py: FedAvg)"
+    assert code == 0 and said in re.sub(r"\s+", " ", text) and "a.zip (2 runs" in text
 
 
 def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench):

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from bench.cli.status import _ago, _last_ended, _name_of, _name_of_config
+from bench.cli.status import _ago, _last_ended, _name_of
 from bench.config.code_version import code_version
+from bench.experiments.labels import name_of_config
 from bench.results.ids import hash_of
 from bench.results.snapshot import RunState
 from bench.results.store import Store
@@ -123,7 +124,7 @@ def test_a_run_is_called_by_what_tells_it_from_others():
     cell = {"dataset": "digits", "config": config, "choice": {"mu": 0.1}, "algorithm": "fedprox", "seed": 1}
     assert _name_of(cell, grid) == "digits label-2 fedprox clients=200 mu=0.1 seed 1"
     searched = config | {"split": "validation", "validation_share": 0.15, "seed": 1}
-    assert _name_of_config(searched) == "digits label-2 fedprox mu=0.1 seed 1 on validation data"
+    assert name_of_config(searched) == "digits label-2 fedprox mu=0.1 seed 1 on validation data"
 
 
 def test_of_cells_that_differ_in_versions_only_one_counts(tmp_path):

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_changed_method_is_found_and_named(store, fedprox, monkeypatch):
     right = FedProx.local_loss
     monkeypatch.setattr(FedProx, "local_loss", lambda self, *given: 2 * right(self, *given))
     code, text = verify(store.folder)
-    assert code == 1 and "fedprox seed 0: DIFFERS in " in text and " of round 1: " in text
+    assert code == 1 and "fedprox mu=0.1 seed 0: DIFFERS in " in text and " of round 1: " in text
     assert "fedavg seed 0: equal, all 4 rounds; its code has changed since: algorithm fedavg" in text
 
 
@@ -246,6 +247,10 @@ def test_runs_are_drawn_by_a_new_seed_that_is_printed_and_written(store, tmp_pat
     texts = [verify(store.folder, "--sample", 1, "--write", file, "--author", "Ann")[1] for _ in range(2)]
     seeds = [int(re.search(r"drawn by --seed (\d+)\n", text)[1]) for text in texts]
     assert seeds[0] != seeds[1] and {one["seed"] for one in json.loads(file.read_text()).values()} <= {*seeds}
+    assert re.search(
+        r"1 of \d+ runs of .* \(a single changed one would be drawn with \d+%\), drawn by --seed 7\n",
+        verify(store.folder, "--sample", 1, "--seed", 7)[1],
+    )
     assert "drawn by --seed 7\n" in verify(store.folder, "--sample", 1, "--seed", 7)[1]
 
 
@@ -369,7 +374,7 @@ def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_traine
     after, summary = from_base(algorithm="ccvr", base="fedavg")
     keep(store, after, base_summary=summary, base_seconds=1e6)
     code, text = verify(store.folder)
-    assert code == 0 and "ccvr seed 0: equal, all 1 rounds" in text, text
+    assert code == 0 and re.search(r"ccvr .*base=fedavg.* seed 0: equal, all 1 rounds", text), text
     assert "fedavg seed 0: equal, the first 3 of 9 rounds" in text
     code, text = verify(store.folder, "--minutes", 0)
     assert code == 2 and "not compared: it starts from the end of " in text and "no run of ccvr was" in text
@@ -521,9 +526,22 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     moved.parent.mkdir()
     moved.write_bytes(first)
     monkeypatch.chdir(moved.parent)
-    line = f"{run}  digits label-2 fedprox seed 0: equal, all 4 rounds"
+    line = f"{run}  digits label-2 fedprox mu=0.1 seed 0: equal, all 4 rounds"
     lines = [f"{label}: its stored cell follows", "1 of 1 runs of theirs.zip", line, "1 equal.", ""]
     assert verify("theirs.zip", "--all") == (0, "\n".join(lines))
+    assert verify("theirs.zip", "--run", run)[1].splitlines()[1:3] == lines[1:3]
+    code, text = verify("theirs.zip", "--run", "0123456789abcdef", "--run", run)
+    assert code == 2 and "theirs.zip has no run 0123456789abcdef that has ended" in text
+    with zipfile.ZipFile(moved) as packed:
+        content = {name: packed.read(name) for name in packed.namelist()}
+    with zipfile.ZipFile("forged.zip", "w") as packed:
+        for name, data in content.items():
+            packed.writestr(
+                name, data.replace(b'"accuracy": 0.', b'"accuracy": 0.9') if name.endswith("rounds.jsonl") else data
+            )
+    code, text = verify("forged.zip", "--all")
+    assert code == 1 and "is not what its manifest says" in text
+    os.remove("forged.zip")
     assert os.listdir() == ["theirs.zip"]
     result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])
     assert result.exit_code == 0 and "1 run taken" in result.output
