@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+_MOST_LISTED = 30  # names in a message that has a better one
+
+
 class ConfigError(ValueError):
     """Everything that is wrong with a config, in one message.
 
@@ -98,7 +101,8 @@ def _without_alternatives(items: list[dict]) -> Iterator[dict]:
 
 
 def unknown(kind: str, got: object, known: Iterable[str]) -> str:
-    """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox."
+    """One sentence: "Unknown algorithm 'fedporx'. Did you mean 'fedprox'? Known: fedavg, fedprox." Where one of very many names
+    is meant, these are not listed.
 
     Args:
         kind: kind of the name, singular ("algorithm", "setting").
@@ -106,7 +110,9 @@ def unknown(kind: str, got: object, known: Iterable[str]) -> str:
         known: all valid names, in printing order.
     """
     known = list(known)
-    return f"Unknown {kind} {str(got)!r}.{suggestion(got, known)} Known: {', '.join(known)}."
+    near = suggestion(got, known)
+    listed = "" if near and len(known) > _MOST_LISTED else f" Known: {', '.join(known)}."
+    return f"Unknown {kind} {str(got)!r}.{near}{listed}"
 
 
 def in_short(error: BaseException) -> str:

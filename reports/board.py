@@ -224,7 +224,11 @@ def _lines(
         who = dict.fromkeys(named.of(run) or "not said" for run in own)
         ends = [record.get("finished") or record.get("started") for record in own.values()]
         days = sorted(str(end)[:10] for end in ends if end)
-        commits = dict.fromkeys(_short(record.get("commit")) for record in own.values())
+        commits = dict.fromkeys(
+            _short(commit)
+            for record in own.values()
+            for commit in (record.get("commit"), *record.get("commits", {}).values())
+        )
         found.append(
             _Line(
                 method,

@@ -14,7 +14,7 @@ from bench.results.metrics import ACCURACIES
 from bench.results.records import RoundRow, RunRecord, StoredCell
 from bench.results.store import Store
 from datasets.skew import Skew
-from reports.tables.aggregate import current_cells
+from reports.tables.aggregate import current_cells, with_tried
 from reports.tables.report import Report
 
 _SETTINGS = ("dataset", "partition", "algorithm", "base", "model", "clients", "participation", "seed")
@@ -25,7 +25,7 @@ _COST = ("seconds", "base_seconds", "cpu_seconds", "base_cpu_seconds", "bytes_pe
 _MACHINE = ("engine", "device", "threads", "peak_memory_mb", "commit", "data_note", "started", "finished")
 _CELL = ("dataset", "partition", "algorithm", "model", "clients", "participation", "metric", "value")
 _NUMBERS = (
-    *("mean", "std", "seeds", "done", "missed", "diverged", "failed", "choice", "tried", "settings"),
+    *("mean", "std", "seeds", "done", "missed", "diverged", "failed", "choice", "chosen_on", "tried", "settings"),
     *("gain", "gain_std", "best", "not_significant", "p_value", "published_mean", "published_std", "difference"),
     *("verdict", "missing", "substitute", "run_ids"),
 )
@@ -80,11 +80,15 @@ def cells_frame(report: Report) -> pd.DataFrame:
     """One line per cell and metric of a report, with the columns that `bench.api.table` describes."""
     axes = [key for table in report.tables for key in (*table.row_keys, table.column_key) if key in report.cells]
     published = report.cells["published"]
-    cells = report.cells.assign(
-        published_mean=[float(number.mean) if number else None for number in published],
-        published_std=[number.spread if number else None for number in published],
-        run_ids=report.cells["run_ids"].str.split(),
-    ).astype({"published_mean": float, "published_std": float})
+    cells = (
+        with_tried(report.cells)
+        .assign(
+            published_mean=[float(number.mean) if number else None for number in published],
+            published_std=[number.spread if number else None for number in published],
+            run_ids=report.cells["run_ids"].str.split(),
+        )
+        .astype({"published_mean": float, "published_std": float})
+    )
     keys = list(dict.fromkeys([*axes, *(key for key in _CELL if key in cells)]))
     return pd.concat([cells[keys].apply(_numeric), cells[[name for name in _NUMBERS if name in cells]]], axis=1)
 

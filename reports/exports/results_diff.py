@@ -105,7 +105,8 @@ def _tables(
     grids: Sequence[StoredGrid], records: Sequence[Records], differing: dict[str, str]
 ) -> dict[str, pd.DataFrame]:
     value, tables = own_value(grids[0]), {}
-    for metric in ACCURACIES:
+    shown = [grids[0]["report"]["metric"], *grids[0]["report"].get("metrics", ())]
+    for metric in sorted(ACCURACIES, key=lambda name: name not in shown):  # first those of the report
         sides = [collect_runs(grid, own, metric, value) for grid, own in zip(grids, records, strict=True)]
         if any(side["score"].notna().any() for side in sides):
             tables[metric] = pd.DataFrame(_lines(sides, records, differing, grids[0]))

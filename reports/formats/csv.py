@@ -7,6 +7,7 @@ import pandas as pd
 
 from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
+from reports.tables.aggregate import with_tried
 from reports.tables.report import Report
 
 _COLUMNS = (
@@ -66,13 +67,11 @@ def lines_of(report: Report) -> pd.DataFrame:
     seeds have not reached a target, `missed` says how many of those that are done. Of studies `mean` is the median, with those
     that have missed behind all others; `low`, `high` and `std` are of the others.
     """
-    cells = pd.concat([report.cells, report.further_cells], ignore_index=True)
+    cells = with_tried(pd.concat([report.cells, report.further_cells], ignore_index=True))
     cells = cells.assign(
         published_mean=[published.mean if published else "" for published in cells["published"]],
         published_std=[published.std if published else "" for published in cells["published"]],
     )
-    searched = cells["searched"] > 0
-    cells.loc[searched, ["tried", "settings"]] = cells.loc[searched, "searched"]
     axes = [key for table in report.tables[:1] for key in (*table.row_keys, table.column_key)]
     own_axes = [key for key in axes if key not in _COLUMNS and key in cells]
     lacking = ["lacking"] if (cells["lacking"] != "").any() else []

@@ -98,6 +98,12 @@ def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[St
     return stored.current_cells(grid["cells"], {run: record["status"] for run, record in records.items()})
 
 
+def with_tried(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells whose `tried` and `settings` count the configurations of a search, where one has chosen."""
+    searched = cells["searched"].where(cells["searched"] > 0)
+    return cells.assign(**{key: searched.fillna(cells[key]).astype(int) for key in ("tried", "settings")})
+
+
 def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) -> pd.DataFrame:
     """One line per run of the grid, ended or not, in the grid's order.
 

@@ -146,6 +146,7 @@ def about_runs(grid: StoredGrid, records: Records, cells: pd.DataFrame, names: N
     """Runs that are missing, failed or special, and what runs have used; arguments as in `footnotes`, names are the grid's."""
     yield from _pooled(cells, names)
     yield from _data(cells, names)
+    yield from _partition_files(grid, records, names)
     yield from version_notes(grid)
     yield from _unfinished(cells)
     if not is_board(grid) or "mb" not in cells["metric"].unique():  # which has a column of it
@@ -183,6 +184,14 @@ def _data(cells: pd.DataFrame, names: Names) -> Iterable[str]:
             yield f"{name}: {note}."
         else:
             yield f"{name} was incomplete ({note}): these cells have no published counterpart."
+
+
+def _partition_files(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
+    """Partitions from files, and what they leave out."""
+    found = dict.fromkeys(cell["config"]["partition"] for cell in grid["cells"])
+    for partition in filter(references.is_partition, found):
+        yield f"{names.value('partition', partition).plain}: read from a file; the same for all seeds."
+    yield from dict.fromkeys(record["unused"] for _, _, record in ended_runs(grid, records) if "unused" in record)
 
 
 def _unfinished(cells: pd.DataFrame) -> Iterable[str]:

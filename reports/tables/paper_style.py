@@ -190,7 +190,10 @@ def _what(report: Report, grid: StoredGrid) -> list[str]:
         what = "in percent" if title_says and value != "best" else f"accuracy in percent {what}"
     if not all(METRICS[metric].cost for metric in metrics):
         what += f", {ROUNDS_OF[value]}"
-    about = [f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in others if METRICS[metric].about]
+    explained = [metric for metric in metrics if metric != "accuracy"]
+    about = [
+        f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in explained if METRICS[metric].about
+    ]
     if any(METRICS[metric].relative for metric in others):
         reference = grid["report"]["reference"]
         about.append(f"reference: {Names.of_grid(grid).together([*reference], [*map(str, reference.values())]).plain}")
@@ -302,7 +305,7 @@ def _table(cells: pd.DataFrame, grid: StoredGrid, layout: StoredGrid, printing: 
     if heading := printed.get("best_other"):
         cells, layout = _with_best_other(cells, grid, layout, printing)
         names = names.with_own({layout["report"]["columns"]: {_BEST_OTHER: heading}})
-    shown = arrange(cells, layout, metric, show=lambda cell: _show(cell, printing, names))
+    shown = arrange(cells, layout, metric, show=lambda cell: _show(cell, printing, names, bool(_against(grid))))
     over = Name.of(printed["over"]) if printed.get("over") else None
     return replace(shown, names=names, over=over, merged=True)
 
@@ -344,10 +347,15 @@ def _bold(cells: pd.DataFrame, grid: StoredGrid, printing: Printing) -> pd.Serie
     return bold.reindex(cells.index, fill_value=False)
 
 
-def _show(cell: Any, printing: Printing, names: Names) -> Cell:
+def _show(cell: Any, printing: Printing, names: Names, against: bool) -> Cell:
+    """A cell as the paper prints it.
+
+    Args:
+        against: whether cells are tested against one that is named, which may be behind; not against the best.
+    """
     about = METRICS[cell.metric]
     runs, limits = tuple(cell.run_ids.split()), tuple(caveats_of(cell, names))
-    is_italic = printing.italics and bool(cell.not_significant) and not cell.bold
+    is_italic = printing.italics and bool(cell.not_significant) and (against or not cell.bold)
     if cell.done == cell.missed:
         return Cell(NOT_REACHED if cell.done else "", limits, runs=runs)
     if cell.studies:  # no paper prints a median of studies, so it has the form of the style check

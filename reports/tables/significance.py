@@ -122,7 +122,7 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
     if cells["best"].any():
         of = "median" if cells["studies"].any() else "mean"
         yield f"Bold: best {of} of the {contest} among the complete cells, all of them where several print alike."
-    if cells["complete"].any() and ((cells["done"] > 0) & ~cells["complete"]).any():
+    if has_few(cells):
         yield f"Cells with fewer {runs} than others of their {contest}, or that lack some, are neither bold nor tested."
     if not (cells["best"].any() or (against and cells["p_value"].notna().any())):
         return
@@ -155,7 +155,13 @@ def about_italics(cells: pd.DataFrame, contest: str = "row", against: str = "") 
     seeds = " to ".join(dict.fromkeys(map(str, (pairs.min(), pairs.max()))))
     runs = "studies" if cells["studies"].any() else "seeds"
     test = f"paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g}"
-    return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test})"
+    few = "; cells with fewer of them, or compared with such a one, are not tested" * has_few(cells)
+    return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test}{few})"
+
+
+def has_few(cells: pd.DataFrame) -> bool:
+    """Whether there are cells that lack some seeds or studies, or have fewer than others of their contest."""
+    return bool(cells["complete"].any() and ((cells["done"] > 0) & ~cells["complete"]).any())
 
 
 def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:

@@ -62,7 +62,12 @@ def search_in_words(grid: StoredGrid) -> str:
         return ""
     tried = sorted(search["tried"] for search in searches)
     counts = " to ".join(dict.fromkeys(map(str, (tried[0], tried[-1]))))
-    return f"{counts} configuration{'s' * (tried[-1] > 1)}, {_seeds(searches)}"
+    of_methods = defaultdict[str, set[int]](set)
+    for cell in grid["cells"]:
+        if cell.get("tuned"):
+            of_methods[competitor([label(cell, key) for key in compared_keys(grid)])].add(cell["tuned"]["tried"])
+    unequal = ", not equally many for all methods" * (len({*map(frozenset, of_methods.values())}) > 1)
+    return f"{counts} configuration{'s' * (tried[-1] > 1)}{unequal}, {_seeds(searches)}"
 
 
 def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:

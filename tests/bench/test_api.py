@@ -295,6 +295,14 @@ def test_published_numbers_stand_beside_measured_ones():
     assert api.table("paper_table1@small", EXAMPLES / "paper_table1").equals(cells)
 
 
+def test_what_a_search_has_tried_is_counted_as_in_the_file():
+    store, label = Store(EXAMPLES / "search-random"), "fedprox-cifar10-dir-0.5@small+searcher=random+tuned=validation"
+    cells = api.table(label, store.folder)
+    chosen = [cell["tuned"] for cell in store.grid(label)["cells"] if cell.get("tuned")]
+    assert {*cells["tried"]} == {*cells["settings"]} == {one["tried"] for one in chosen} != {1}
+    assert {*cells["chosen_on"]} == {"validation"}
+
+
 def test_axes_that_are_numbers_are_numbers():
     cells = api.table("ccvr_figure4", EXAMPLES / "ccvr", "small")
     assert cells["fraction"].dtype == float and cells["clients"].dtype == int

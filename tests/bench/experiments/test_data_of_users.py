@@ -18,7 +18,7 @@ from bench.execution.driver import inputs_of
 from bench.execution.job import Job
 from bench.execution.worker import Worker, inspect_machine
 from bench.experiments import runs_of_paths
-from bench.experiments.cells import select, to_json
+from bench.experiments.cells import is_laid_out_as, select, to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.importing import merge_results
@@ -116,6 +116,28 @@ def test_cells_of_a_grid_have_references_and_are_selected_by_paths(here):
         only={"dataset": [f"imagefolder:{here}/leaves"], "partition": ["file:./parts.json"]},
     )
     assert len(select(cells, spec.only)) == 1
+
+
+def test_names_notes_and_comparisons_of_a_grid_are_of_the_references_that_its_cells_have(here):
+    leaves, parts = "imagefolder:leaves", "file:parts.json"
+    layout = {
+        "rows": ["dataset", "partition"],
+        "columns": "algorithm",
+        "names": {"dataset": {leaves: "Leaves of Kew"}, "partition": {parts: "Sites"}, "axes": {"dataset": "Images"}},
+        "notes": [{"when": {"dataset": leaves}, "say": "Photographed in Kew."}],
+        "against": {"partition": "iid"},
+        "printed": {"without": {"dataset": [leaves]}},
+    }
+    axes = {"dataset": [leaves, "digits"], "partition": [parts, "iid"], "algorithm": ["fedavg"]}
+    grid = make_grid("mine", {"title": "mine", "axes": axes, "report": layout})
+    stored = to_json(grid, "full", {}, cells_of(grid))
+    named = {cell["dataset"] for cell in stored["cells"]} - {"digits"}
+    report = stored["report"]
+    assert {*report["names"]["dataset"]} == named == {*report["printed"]["without"]["dataset"]}
+    assert {*report["names"]["partition"]} < {cell["partition"] for cell in stored["cells"]}
+    assert report["names"]["axes"] == {"dataset": "Images"} and report["against"] == {"partition": "iid"}
+    ((note,),) = ([*one["when"].values()] for one in report["notes"])
+    assert note == [*named] and is_laid_out_as(grid, stored)
 
 
 def test_budgets_leave_the_clients_and_examples_of_a_file_as_they_are(here):

@@ -2,6 +2,7 @@
 
 from bench.results.ids import hash_of
 from reports.exports import results_diff
+from tests.support import stores as stores_module
 from tests.support.stores import LABEL, cells, results
 
 LABEL_2, DIR = cells("label-2", "fedavg"), cells("dir-0.1", "fedavg")
@@ -73,6 +74,19 @@ def test_what_differs_at_one_tuning_choice_is_not_mixed_with_others(tmp_path):
     choices = {str(cell.choice) for cell in tuned}
     assert len(table) == len(choices)
     assert ("tuning" in table) == any(cell.choice for cell in tuned)
+
+
+def test_accuracies_that_the_report_shows_come_first(tmp_path, monkeypatch):
+    summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.5, "own_accuracy": 0.5})
+    row = stores_module._row
+    monkeypatch.setattr(stores_module, "_row", lambda *of: row(*of) | {"own_accuracy": row(*of)["accuracy"]})
+    stores = [results(tmp_path / side, LABEL_2, scores(LABEL_2, 0.5), summary=summary) for side in "ab"]
+    assert [*results_diff.compare(LABEL, *stores).tables] == ["accuracy", "own_accuracy"]
+    for store in stores:
+        grid = store.grid(LABEL)
+        with store.locked():
+            store.write_grid(LABEL, grid | {"report": {**grid["report"], "metric": "own_accuracy"}})
+    assert [*results_diff.compare(LABEL, *stores).tables] == ["own_accuracy", "accuracy"]
 
 
 def test_a_grid_without_results_says_so(tmp_path):

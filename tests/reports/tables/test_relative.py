@@ -95,10 +95,9 @@ def test_the_caption_of_the_paper_style_explains_metrics_that_are_no_accuracies(
         "strictly; RSD: std over the clients (population) of the gain in accuracy on their own test data over the reference "
         "run, in points; reference: Local; mean±std (sample) over 2 seeds (0, 1)."
     )
-    assert (
-        facts()
-        == f"Simple CNN, 40 clients, 4 rounds; accuracy in percent on the test split, at the last round; {explained}"
-    )
+    own = "own accuracy: that of the model that each client uses on the client's own test data, mean over clients"
+    what = "accuracy in percent on the test split, at the last round"
+    assert facts() == f"Simple CNN, 40 clients, 4 rounds; {what}; {own}; {explained}"
     table.report |= {"metric": "ipr", "metrics": ["ipr", "rsd"]}
     assert facts() == f"Simple CNN, 40 clients, 4 rounds; on the test split, at the last round; {explained}"
 

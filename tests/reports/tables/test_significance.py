@@ -158,6 +158,15 @@ def test_cells_are_tested_against_the_one_that_the_grid_names(store):
     assert r"\textbf{\textit{62.0$\pm$1.6}} & \textit{52.0$\pm$2.2} & 60.0$\pm$2.2 \\" in latex
     assert "not significantly different from FedRS (two-sided paired t-test over the same 3 seeds" in markdown
     assert "from the best" not in markdown
+    store.report |= {"printed": {"italics": True}}
+    printed = " ".join(store.render(style="paper").split())
+    assert "| **_62.0±1.6_** | _52.0±2.2_ | 60.0±2.2 |" in printed, "the best, too, differs from it or does not"
+    assert (
+        "not significantly different from FedRS (paired t-test over 3 seeds, Holm's correction, level 0.05)" in printed
+    )
+    store.add("cifar10 label-3", "fedavg", BEST).add("cifar10 label-3", "fedrs", [*BEST[:2], None])
+    printed = " ".join(store.render(style="paper").split())
+    assert "level 0.05; cells with fewer of them, or compared with such a one, are not tested)" in printed
 
 
 def test_a_row_without_the_reference_is_not_tested(store):

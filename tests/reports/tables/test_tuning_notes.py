@@ -56,6 +56,9 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert "differences carry no verdict" in text, "the published protocol is another one"
     facts = "over 2 seeds (0, 1); hyper-parameters chosen on the validation split (4 configurations, seeds 0, 1).\n"
     assert facts in searched.render(style="paper")
+    searched.add("cifar10 label-2", "moon", [0.5, 0.6], tuned=choice(1.0, tried=5), config=with_mu("moon", 1.0))
+    unequal = "(4 to 5 configurations, not equally many for all methods, seeds 0, 1)"
+    assert unequal in searched.render(style="paper")
 
 
 def test_a_search_of_one_seed_says_which(store):
