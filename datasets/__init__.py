@@ -28,14 +28,14 @@ __all__ = [
     "Split",
     "check",
     "facts_of",
+    "facts_of_loaded",
     "load",
     "names",
     "prepare",
     "registered_dataset",
-    "train_size_of",
 ]
 
-_train_sizes: dict[str, int] = {}  # of datasets that this process has loaded
+_loaded: dict[str, DatasetInfo] = {}  # of datasets of users that this process has loaded
 
 
 def load(
@@ -58,8 +58,7 @@ def load(
         name = of_labs.canonical(entry, data_dir)
     source = _find(name, data_dir)
     decoded = cache.load(name, source, image_size, cache_dir)
-    _train_sizes[name] = len(decoded.train_labels)
-    return Dataset(
+    dataset = Dataset(
         name,
         Split(decoded.train_images, decoded.train_labels, decoded.train_groups),
         Split(decoded.test_images, decoded.test_labels, decoded.test_groups),
@@ -69,6 +68,9 @@ def load(
         decoded.digest,
         source.note or _note(name, len(decoded.classes), len(decoded.train_labels), len(decoded.test_labels)),
     )
+    if name not in INFO:
+        _loaded[name] = dataset.facts
+    return dataset
 
 
 class Finding(NamedTuple):
@@ -127,11 +129,10 @@ def facts_of(dataset: str) -> DatasetInfo | None:
         return None
 
 
-def train_size_of(dataset: str) -> int | None:
-    """The number of training images, also of a dataset without facts, once this process has loaded it; None while it is
-    unknown."""
-    info = facts_of(dataset)
-    return info.train_size if info else _train_sizes.get(dataset)
+def facts_of_loaded(dataset: str) -> DatasetInfo | None:
+    """`facts_of`; of image folders what is known of their images once this process has loaded them, in the size in which it has
+    done so last."""
+    return facts_of(dataset) or _loaded.get(dataset)
 
 
 @functools.cache

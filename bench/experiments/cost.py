@@ -34,8 +34,8 @@ def examples_to_train(config: RunConfig) -> int:
     As if all clients were of one size, or all classes where they are not, and each set its share of examples for validation
     aside; under partial participation the mean over cohorts.
     """
-    info = datasets.facts_of(config.dataset)
-    examples = config.train_examples or datasets.train_size_of(config.dataset)
+    info = datasets.facts_of_loaded(config.dataset)
+    examples = config.train_examples or _train_size(config)
     if not examples:
         return 0
     from algorithms.shared.types import Settings  # imports torch
@@ -71,10 +71,16 @@ def heads_to_train(config: RunConfig, measured: dict[str, Any]) -> tuple[int, in
     from algorithms.shared.types import Settings  # imports torch
     from bench.measurements.encoders import examples_of_heads  # imports torch
 
-    each = (config.train_examples or datasets.train_size_of(config.dataset) or 0) // config.clients
+    each = (config.train_examples or _train_size(config)) // config.clients
     settings = Settings.of(config)
     one, both = (sum(map(sum, settings.passes(count))) if count else 0 for count in (each, 2 * each))
     return examples_of_heads(measured["examples"], (one, one, both), decoders=measured["kind"] == "encoder-heads")
+
+
+def _train_size(config: RunConfig) -> int:
+    """Training images of a dataset; 0 where that is unknown."""
+    info = datasets.facts_of_loaded(config.dataset)
+    return (info.train_size or 0) if info else 0
 
 
 def bytes_per_client(config: RunConfig) -> int | None:
@@ -97,7 +103,7 @@ def examples_are_bound(config: RunConfig) -> bool:
 def without_numbers(config: RunConfig) -> str | None:
     """What sizes depend on, as the JSON of a config: runs that differ in other settings are described alike. None where sizes
     are not known before: for a dataset that is not known, and a number of clusters that depends on the clients."""
-    if datasets.facts_of(config.dataset) is None or _innermost(config.algorithm).get("num_clusters") == "elbow":
+    if datasets.facts_of_loaded(config.dataset) is None or _innermost(config.algorithm).get("num_clusters") == "elbow":
         return None
     blank = {
         "seed": 0,
@@ -189,7 +195,7 @@ def _method(algorithm: str) -> "Algorithm":
 def _blank(config: RunConfig) -> Dataset:
     """At least two black images for each client and for each class, in the shape in which a run sees the dataset's."""
     name = config.dataset
-    info = datasets.facts_of(name)
+    info = datasets.facts_of_loaded(name)
     assert info  # else `without_numbers` is None
     labels = np.arange(2 * max(config.clients, info.num_classes), dtype=np.int64) % info.num_classes
     shape = shape_in_run(info.input_shape, name, config.transform, config.image_size)

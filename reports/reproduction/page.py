@@ -106,7 +106,7 @@ def _of_number(one: Measured) -> tuple[str, ...]:
     if not math.isnan(one.mean):
         spread = "" if math.isnan(one.std) else f"±{half_up(one.std):.{digits}f}"
         measured = f"{half_up(one.mean):.{digits}f}{spread}"
-        difference = f"{half_up(one.difference):+.{digits}f}"
+        difference = f"{half_up(one.difference):+z.{digits}f}"
     measured += f" ({one.diverged} diverged)" if one.diverged else ""
     seeds = f"{one.seeds} of {one.planned_seeds}"
     if one.settings < one.planned_settings:

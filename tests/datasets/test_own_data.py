@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import references
-from datasets import DataError, MissingData, check, digests, load, own_data, train_size_of
+from datasets import DataError, MissingData, check, digests, facts_of_loaded, load, own_data
 from datasets.info import title_of
 from datasets.own_data import canonical
 from tests.datasets.test_loaders import random_images, write_folders, write_png
@@ -85,9 +85,9 @@ def test_arrays_are_named_by_the_bytes_of_their_file_and_not_by_its_name(tmp_pat
 
 def test_the_images_of_a_folder_are_counted_once_it_is_loaded(leaves):
     name = canonical(f"imagefolder:{leaves}")
-    assert train_size_of(name) is None and train_size_of("mnist") == 60_000
-    count = len(load(name, None).train.labels)
-    assert train_size_of(name) == count > 0
+    assert facts_of_loaded(name) is None and facts_of_loaded("mnist").train_size == 60_000
+    loaded = load(name, None)
+    assert facts_of_loaded(name) == loaded.facts and loaded.facts.train_size > 0
 
 
 def test_what_is_not_there_keeps_its_path_and_an_unknown_reference_is_told(tmp_path):
