@@ -177,9 +177,16 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
         raise ValueError(no_results(store, *given.stored_name(grid, budget)))
     _say_stale(store, labels)
     make_folder(path.parent)
-    runs = bundling.write(store, labels, path, author)
+    written = bundling.write(store, labels, path, author)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    warn(f"Saved: {path} ({counted(runs, 'run')} of {counted(len(labels), 'grid')}, {size})")
+    warn(f"Saved: {path} ({counted(written.runs, 'run')} of {counted(len(labels), 'grid')}, {size})")
+    if written.needed:
+        warn(f"Who verifies it also needs what is not in it: {'; '.join(written.needed)}.")
+    if written.uncommitted:
+        warn(
+            f"{counted(written.uncommitted, 'run')} of code that had changes which were not committed: commit them before you "
+            "train what you share, so that others can have it."
+        )
 
 
 def _say_stale(store: "Store", labels: list[str]) -> None:

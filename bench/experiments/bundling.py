@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import algorithms
 from bench import __version__
@@ -30,9 +30,9 @@ _OF_THIS_MACHINE = ("host", "traceback")  # of a record: its name, and the paths
 TITLE = "skewbench: a benchmark harness for federated learning under label skew"
 
 
-def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
+def write(store: Store, labels: Iterable[str], path: Path, author: str) -> "Written":
     """Writes a bundle of stored grids, with the runs of their cells, the runs from which these start and the searches that have
-    chosen for them; returns the number of runs.
+    chosen for them.
 
     Raises:
         StoreError: if nothing of these has ended, or a file cannot be read.
@@ -62,7 +62,35 @@ def write(store: Store, labels: Iterable[str], path: Path, author: str) -> int:
         used = sorted({name for config in configs.values() for name in methods_in(config["algorithm"])})
         manifest = _manifest(store, labels, ended, configs, used, author)
     bundles.write(path, files, manifest, citation(used))
-    return len(ended)
+    dirty = [run for run, record in ended.items() if any(commit.endswith("-dirty") for commit in _commits(record))]
+    return Written(len(ended), len(dirty), [*_needed(store, labels, configs, used)])
+
+
+def _needed(
+    store: Store, labels: Iterable[str], configs: Mapping[str, Mapping[str, Any]], methods: Iterable[str]
+) -> Iterator[str]:
+    """What of the author is not in a bundle, but needed to train its runs or to expand its grids again."""
+    sources = {Path(grid.get("source") or "").name for label in labels if (grid := store.grid(label))}
+    yield from (f"the grid's file {name} (--grid)" for name in sorted(sources - {""}))
+    own = [name for name in methods if (entry := algorithms.REGISTRY.get(name)) is None or entry.lab]
+    if own:
+        yield f"the folder with {', '.join(own)} (--plugins)"
+    images = {found.name for config in configs.values() if (found := read_reference(config["dataset"]))}
+    yield from (f"the images of {name} (--dataset)" for name in sorted(images))
+
+
+class Written(NamedTuple):
+    """What a bundle is.
+
+    Attributes:
+        runs: number of runs in it.
+        uncommitted: how many of these are of code that was changed or not committed.
+        needed: what others need besides in order to verify all of it.
+    """
+
+    runs: int
+    uncommitted: int
+    needed: list[str]
 
 
 def _read(store: Store, name: str) -> bytes | None:

@@ -1,9 +1,13 @@
 """`export`, `import` and `compare` on the command line: what they print, write and return."""
 
 import io
+import json
 import re
 import warnings
+import zipfile
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +16,9 @@ from bench.api import load_rounds
 from bench.cli.app import app
 from bench.cli.options import stored_name
 from bench.config.code_version import code_version
+from bench.experiments.cells import to_json
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
 from bench.experiments.importing import Merged
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
@@ -102,12 +109,36 @@ def test_export_and_import_of_one_bundle_say_what_failed_and_count_in_english(be
         finish(store, RUNS[1], 0.1, status="failed")
     code, text = bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")
     assert code == 0 and "a.zip (2 runs of 1 grid, 0.0 MB)" in text
+    assert "also needs" not in text and "not committed" not in text
     code, text = bench("import {tmp}/a.zip --results-dir {b} --dry-run")
     assert code == 0 and "1 run that failed there would be taken, too; the next `run` repeats it." in text
     code, text = bench("import {tmp}/a.zip --results-dir {b}")
     assert code == 0 and "1 run that failed there is taken, too; the next `run` repeats it." in text
     code, text = bench("import {tmp}/a.zip --results-dir {b}")
     assert code == 0 and "0 runs taken, 1 was here already and stays" in text and "failed" not in text
+
+
+def test_a_bundle_says_what_others_need_besides(bench, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((48, 8, 8), np.uint8), np.arange(48) % 3
+    np.savez("own.npz", x_train=images, y_train=labels, x_test=images[:12], y_test=labels[:12])
+    axes = "axes: {dataset: ['npz:own.npz'], partition: [iid], algorithm: [fedavg], seed: [0]}\n"
+    Path("mine.yaml").write_text(f"title: mine\n{axes}settings: {{model: mlp, clients: 3, rounds: 2}}\n")
+    grid = load_grid("mine.yaml")
+    cells = expand(grid, "full")
+    store = Store(tmp_path / "a")
+    with store.locked():
+        store.write_grid("mine@full", to_json(grid, "full", {}, cells))
+        finish(store, cells[0], 0.5, commit=f"{'a' * 40}", commits={"lab": f"{'b' * 40}-dirty"})
+    code, text = bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")
+    text = re.sub(r"\s+", " ", text)
+    assert (
+        code == 0
+        and "needs what is not in it: the grid's file mine.yaml (--grid); the images of own (--dataset)." in text
+    )
+    assert "1 run of code that had changes which were not committed" in text
+    with zipfile.ZipFile(tmp_path / "a.zip") as packed:
+        assert json.loads(packed.read("manifest.json"))["commits"] == {"a" * 40: 1, f"lab {'b' * 40}-dirty": 1}
 
 
 def test_a_bundle_of_runs_of_earlier_code_says_what_has_changed_since(bench, tmp_path):
