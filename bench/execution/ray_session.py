@@ -188,7 +188,7 @@ def _start_local(threads: int, folder: Path) -> None:
             if attempt == _STARTS - 1 or (isinstance(error, OSError) and "timed out" not in str(error)):
                 raise ValueError(
                     f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
-                    "command again."
+                    "command again, or `run` with --executor local, which needs no Ray."
                 ) from error
 
 
