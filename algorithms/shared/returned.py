@@ -93,6 +93,34 @@ def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree
     return new, server
 
 
+def require_entries(hook: Hook, client: Tree, fresh: Tree) -> None:
+    """Raises HookError unless the new states of clients have the entries of that of a client that has not yet taken part, which
+    `init_client` has returned: others would be lost, or lacking in the next round."""
+    found, wanted = ({*_paths(one)} for one in (client, fresh))
+    if found != wanted:
+        what = (
+            f"without {_listed(sorted(wanted - found))}"
+            if wanted - found
+            else f"with {_listed(sorted(found - wanted))}"
+        )
+        raise HookError(
+            f"{place_of(hook)}, returned the new state of a client {what}, but init_client returns "
+            f"{_listed(sorted(wanted))}; return the same entries from both, such as {{**view.client, ...}}."
+        )
+
+
+def _paths(tree: Tree, path: str = "") -> Iterator[str]:
+    """The keys that lead to each tensor of a tree, as "momentum.conv1.weight"."""
+    if isinstance(tree, dict):
+        for key, part in tree.items():
+            yield from _paths(part, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, tuple):
+        for position, part in enumerate(tree):
+            yield from _paths(part, f"{path}.{position}")
+    else:
+        yield path
+
+
 def entries_of(server: Tree, names: Iterable[str], hook: Hook) -> Tree:
     """The entries of the server state that clients get.
 

@@ -13,6 +13,7 @@ from algorithms.shared.client_states import no_rows, replace_rows, rows_of, writ
 from algorithms.shared.returned import (
     entries_of,
     model_of,
+    require_entries,
     scalars_of,
     server_parts_of,
     tensors_from,
@@ -52,6 +53,7 @@ class RoundBased(RoundHooks):
     def finish_round(self, task: Task, state: State, cohort: Cohort, outputs: ClientOutputs) -> State:
         """What the server does with a cohort's results: store the clients' states, aggregate, account."""
         update, client, _ = outputs.result
+        require_entries(self.local_update, client, state["clients"]["fresh"])
         hook = self.server_step if type(self).aggregate is RoundHooks.aggregate else self.aggregate
         aggregated = self.aggregate(task, state["params"], state["server"], update, cohort)
         params, server = server_parts_of(hook, aggregated, state["params"])
@@ -69,7 +71,7 @@ class RoundBased(RoundHooks):
     def _stream_round(self, task: Task, state: State, cohort: Cohort) -> State:
         """Train a cohort, one client after another, and `finish_round`: up to rounding the same, in the memory of a few
         clients."""
-        received = _Received(self)
+        received = _Received(self, state["clients"]["fresh"])
         for position in range(len(cohort.ids)):
             alone = cohort.of(position)
             received.add(alone, self.map_clients(task, self.local_update, alone, state))
@@ -255,8 +257,12 @@ class _Received:
         bytes_up: size of everything that was sent.
     """
 
-    def __init__(self, method: RoundBased) -> None:
-        self._method = method
+    def __init__(self, method: RoundBased, fresh: Tree) -> None:
+        """
+        Args:
+            fresh: state of a client that has not yet taken part.
+        """
+        self._method, self._fresh = method, fresh
         self._means: dict[str, RunningMean] = {}
         self._stacks: list[Tree] = []
         self.rows: dict[int, Tree] = {}
@@ -265,6 +271,7 @@ class _Received:
     def add(self, cohort: Cohort, outputs: ClientOutputs) -> None:
         """Takes the results of a cohort, leaves [k, ...]; keeps no reference to what is averaged."""
         update, client, measured = outputs.result
+        require_entries(self._method.local_update, client, self._fresh)
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
         self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
         averaged = self._method.weighted_means(update, cohort)

@@ -319,6 +319,19 @@ RESULT = (
             "weighted_means and server_step, which read it.",
         ),
         (
+            TRAINED
+            + "LocalResult({'delta': view.params}, {'gate': view.num_steps})\n\n"
+            + "    def init_client(self, task, params):\n        return {'gate': params['linear1.bias'].sum(), 'seen': params}",
+            "returned the new state of a client without seen.classifier.bias, seen.classifier.weight, seen.linear1.bias, ..., "
+            "but init_client returns gate, seen.classifier.bias, seen.classifier.weight, ...; return the same entries from "
+            "both, such as {**view.client, ...}.",
+        ),
+        (
+            TRAINED + "LocalResult({'delta': view.params}, {'gate': view.num_steps})",
+            "returned the new state of a client with gate, but init_client returns nothing; return the same entries from both, "
+            "such as {**view.client, ...}.",
+        ),
+        (
             "def init_server(self, task, params):\n        return {'drift': params}\n\n    broadcast = ('drfit',)",
             "returned drift, but clients get drfit of the server state, as broadcast or seeded says; return it, or correct the "
             "name.",
