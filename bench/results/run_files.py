@@ -8,7 +8,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from bench.results.equality import same
 from bench.results.ids import hash_of, is_metric_name
@@ -18,6 +18,9 @@ from bench.results.records import RoundRow, RunRecord, are_metrics
 from bench.results.schema import check_config, check_record
 
 RUN_FILES = ("record.json", "config.json", "rounds.jsonl")
+_OF_NUMBERS = {
+    key for key, kind in get_type_hints(RoundRow).items() if kind is float
+}  # keys that reports calculate with
 
 
 def read_run(folder: Path) -> RunRecord | None:
@@ -81,7 +84,9 @@ def _check_row(path: Path, row: Any) -> None:
     if not are_metrics(row.get("metrics", {})):
         raise Damaged(path, f"has metrics of round {row['round']} that are no names with numbers")
     for key, value in row.items():
-        if not (is_number(value) or (isinstance(value, list | dict) and is_printable(value)) or value is None):
+        if is_number(value):
+            continue
+        if key in _OF_NUMBERS or not (value is None or (isinstance(value, list | dict) and is_printable(value))):
             raise Damaged(path, f"has no number for {key} of round {row['round']}")
 
 
@@ -92,7 +97,7 @@ def _check_order(path: Path, numbers: list[int]) -> None:
 
 _ROUND = b'{"round": '
 _INTEGER = rb"(?:0|[1-9]\d{0,17}+)"
-_NUMBER = rb"-?%s(?:\.\d++)?+(?:[eE][-+]?\d++)?+|null|NaN|-?Infinity" % _INTEGER
+_NUMBER = rb"-?%s(?:\.\d++)?+(?:[eE][-+]?\d++)?+|NaN|-?Infinity" % _INTEGER
 _FLAT_ROWS = re.compile(rb'(?:%s%s(?:, "\w++": (?:%s))++\}\n)*+' % (re.escape(_ROUND), _INTEGER, _NUMBER))
 
 

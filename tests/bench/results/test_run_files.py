@@ -28,7 +28,7 @@ def raised(check, content: str) -> str:
         FLAT,
         FLAT + FLAT.replace("1,", "2,", 1),
         FLAT + NESTED,
-        '{"round": 3, "loss": Infinity, "seconds": -0.5, "accuracy": null}\n',
+        '{"round": 3, "loss": Infinity, "seconds": -0.5, "x": null}\n',
         '{"round": 3, "seconds": 1e5}\n',
     ],
 )
@@ -47,6 +47,9 @@ def test_rounds_that_can_be_read_are_accepted(content):
         (FLAT.replace("0.5", "-"), "is not readable JSON"),
         (FLAT.replace("0.5", "nan"), "is not readable JSON"),
         (FLAT.replace("0.5", '"high"'), "has no number for accuracy of round 1"),
+        (FLAT.replace("0.5", "null"), "has no number for accuracy of round 1"),
+        (FLAT.replace("0.5", "[0.5]"), "has no number for accuracy of round 1"),
+        (FLAT.replace("300", '{"a": 300}'), "has no number for examples of round 1"),
         (FLAT.replace("300", "1" * 400), "has no number for examples of round 1"),
         (FLAT.replace('"round": 1', '"round": 1.5'), "has a line that is not a round"),
         (FLAT[:40], "is not readable JSON"),
