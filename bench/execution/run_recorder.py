@@ -13,6 +13,7 @@ from bench.config.code_version import definitions_of, facts_of
 from bench.execution.job import Job
 from bench.execution.worker import WorkerReport
 from bench.execution.workspace import base_of
+from bench.results import authors
 from bench.results.artifacts import Folder
 from bench.results.records import RoundRow, RunRecord
 from bench.results.schema import SCHEMA
@@ -103,6 +104,8 @@ class RunRecorder:
         if rows:
             self._write_events(run_id, own, rows, times["started"])
         self._store.finish(run_id, rows, record)
+        if own == self._store.run_folder(run_id) or record["status"] not in UNFINISHED:  # else the earlier one counts
+            authors.forget(self._store, run_id)
         if elsewhere and record["status"] not in UNFINISHED:
             elsewhere.remove()
         return record

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bench.errors import StoreError
@@ -61,3 +62,13 @@ def add(store: Store, named: Mapping[str, str]) -> None:
     said = read(store)
     if new := {run: name for run, name in named.items() if name != said.of(run)}:
         write_file(store.folder / FILE, text(Authors({**said.runs, **new}, said.others)))
+
+
+def forget(store: Store, run_id: str) -> None:
+    """A run counts that was trained in a directory: whoever trained it elsewhere before has not trained this one. A file that
+    does not say who trained what stays as it is."""
+    with suppress(StoreError):
+        said = read(store)
+        if run_id in said.runs:
+            others = {run: name for run, name in said.runs.items() if run != run_id}
+            write_file(store.folder / FILE, text(said._replace(runs=others)))
