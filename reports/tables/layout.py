@@ -169,14 +169,14 @@ def with_std(metric: str, value: float, std: float, digits: int | None = None, s
     if not METRICS[metric].is_share:
         return _scalar(value, std, sign)
     form = f".{1 if digits is None else digits}f"
-    return f"{value:{sign and '+z'}{form}}", "" if math.isnan(std) else f"{std:{form}}"
+    return f"{value:{sign}z{form}}", "" if math.isnan(std) else f"{std:{form}}"
 
 
 def _scalar(value: float, std: float, sign: str) -> tuple[str, str]:
     """Three digits, and a std with as many decimals; powers of ten for what is very small or large."""
     is_plain = value == 0 or 1e-3 <= abs(value) < 1e6
     form = f".{_decimals(value, 3) if value else 3}f" if is_plain else ".2e"
-    return f"{value:{sign and '+z'}{form}}", "" if math.isnan(std) else f"{std:{form}}"
+    return f"{value:{sign}z{form}}", "" if math.isnan(std) else f"{std:{form}}"
 
 
 def _cost(value: float, std: float, sign: str) -> tuple[str, str]:

@@ -580,3 +580,9 @@ def test_percentages_have_the_decimals_of_a_paper_and_differences_a_sign():
     assert layout.with_std("accuracy", 53.25, 0.04, sign="+") == ("+53.3", "0.0")
     assert layout.with_std("accuracy", 53.254, 0.04, digits=2) == ("53.25", "0.04")
     assert layout.with_std("mb", 3.25, 0.04, sign="+") == ("+3.25", "0.04") and layout.printed("mb", -0.001) == "-0.001"
+
+
+def test_what_rounds_to_zero_has_no_sign():
+    assert layout.with_std("method/drift", -0.0, math.nan) == ("0.000", "")
+    assert layout.with_std("method/drift", -0.04, 0.5, sign="+")[0] == "-0.0400"
+    assert layout.with_std("accuracy", -0.04, 0.0) == ("0.0", "0.0")
