@@ -1,6 +1,7 @@
 """How long the runs that are left of a grid take, from those that have ended, else from the rounds so far."""
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -68,7 +69,10 @@ def time_left(grid: StoredGrid, cells: list[StoredCell], states: Mapping[str, Ru
         examples = planned.get(run, 0)
         share = max(0.0, 1 - _part_done(states.get(run), cell, examples))
         lasting.append(share * speed.seconds_for(examples))
-    return max(sum(lasting) / at_once, *lasting)
+    longest = max(sum(lasting) / at_once, *lasting)
+    return (
+        longest if all(map(math.isfinite, [longest, *lasting])) else None
+    )  # of records of others any number may be one
 
 
 def _durations(

@@ -93,3 +93,8 @@ def test_while_no_run_is_done_the_rounds_so_far_tell_the_speed():
     assert left([*cells, cell("c", seed=2)], {**begun, "c": done(100)}) == pytest.approx(60 + 100), (
         "done ones are exact"
     )
+
+
+def test_times_of_others_that_add_up_to_more_than_any_number_say_nothing():
+    states = {"a": done(1e308), "b": done(1e308)}
+    assert left([cell("a"), cell("b", seed=1), cell("c", seed=2)], states) is None
