@@ -29,6 +29,7 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 # 40 times as fast as parsing.
 _DECORATED = re.compile(r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE)
 _NAME = re.compile(r"\w([\w.-]*\w)?")  # it stands in options of the command and in names of files
+_LONGEST_NAME = 100  # of a thing whose name is part of a key in records
 # Arguments of a decorator that are no options.
 FOR_PEOPLE = {
     "title": str,
@@ -139,7 +140,7 @@ class Entry:
     def _imported(self) -> ModuleType:
         try:
             return importlib.import_module(self.module)
-        except Exception as error:  # whatever the code of a file raises
+        except (Exception, SystemExit) as error:  # whatever the code of a file raises, and where it ends the program
             raise ValueError(f"{self.place_of(error)}: cannot be imported: {_said(error)}.") from error
 
     def failure(self, error: Exception) -> str:
@@ -151,16 +152,16 @@ class Entry:
         where = f" in line {line}" if line else ""
         return f"{self.target} in {self.place} failed{where}: {_said(error)}."
 
-    def place_of(self, error: Exception) -> str:
+    def place_of(self, error: BaseException) -> str:
         """Its file, with the line that an error has passed, if it has one: "mylab/models/tiny.py, line 9"."""
         line = error.lineno if isinstance(error, SyntaxError) else self._line_of(error)
         return self.place + (f", line {line}" if line else "")
 
-    def has_raised(self, error: Exception) -> bool:
+    def has_raised(self, error: BaseException) -> bool:
         """Whether an error was raised in its file, or in what this has called."""
         return self._line_of(error) is not None
 
-    def _line_of(self, error: Exception) -> int | None:
+    def _line_of(self, error: BaseException) -> int | None:
         lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(self.path)]
         return lines[-1] if lines else None
 
@@ -378,18 +379,21 @@ def _arguments(text: str, place: str, decorator: str) -> tuple[str, dict[str, An
             raise ValueError(f"{place}: {key} of {name} must be {_WRITTEN[kind]}, but got {given[key]!r}.")
     if not all(isinstance(text, str) for pair in given.get("symbols", {}).items() for text in pair):
         raise ValueError(f"{place}: symbols of {name} must be texts by option, but got {given['symbols']!r}.")
-    odd = [text for text in (name, *given.get("aliases", ())) if not _NAME.fullmatch(str(text))]
+    names = [str(text) for text in (name, *given.get("aliases", ()))]
+    odd = [text for text in names if not _NAME.fullmatch(text) or len(text) > _LONGEST_NAME]
     if decorator == "registered_callback" and (name == "method" or not re.fullmatch(r"[A-Za-z0-9_.-]{1,60}", name)):
         raise ValueError(
             f"{place}: the name of a callback stands before those of its metrics, so it has at most 60 letters, digits, _ . - "
             f"and is not method, but got {name!r}."
         )
     if odd:
-        raise ValueError(f"{place}: a name has letters, digits, and between them - _ and ., but got {odd[0]!r}.")
+        raise ValueError(
+            f"{place}: a name has at most {_LONGEST_NAME} letters, digits, and between them - _ and ., but got {odd[0]!r}."
+        )
     return name, given
 
 
-def _said(error: Exception) -> str:
+def _said(error: BaseException) -> str:
     """An error within a sentence."""
     return f"{type(error).__name__}: {error}".removesuffix(".")
 

@@ -95,8 +95,9 @@ def test_without_its_folder_nothing_of_a_lab_is_there(lab, monkeypatch):
         ),
         (
             {"algorithms/mine.py": METHOD.replace("fedmine", "a/../b")},
-            "mylab/algorithms/mine.py: a name has letters, digits, and between them - _ and ., but got 'a/../b'.",
+            "mylab/algorithms/mine.py: a name has at most 100 letters, digits, and between them - _ and ., but got 'a/../b'.",
         ),
+        ({"algorithms/mine.py": METHOD.replace("fedmine", 101 * "m")}, "- _ and ., but got 'mm"),
         ({"algorithms/mine.py": METHOD.replace("fedmine", "")}, "- _ and ., but got ''."),
     ],
 )
@@ -105,6 +106,12 @@ def test_what_would_hide_something_else_is_refused_with_both_files(lab, files, s
     with pytest.raises(ConfigError, match=sentence if ".*" in sentence else re.escape(sentence)):
         algorithms.title_of("fedavg")
         [*registry.Registry("callback")]
+
+
+def test_a_file_that_ends_the_program_is_named(lab):
+    lab({"algorithms/mine.py": f"import sys\n\nsys.exit(3)\n{METHOD}"})
+    with pytest.raises(ValueError, match=r"mylab/algorithms/mine.py, line 3: cannot be imported: SystemExit: 3\."):
+        algorithms.load("fedmine")
 
 
 @pytest.mark.parametrize(
