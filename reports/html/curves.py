@@ -156,8 +156,8 @@ def _shown(means: np.ndarray, most: int) -> np.ndarray:
 
 
 def _rounded(value: float) -> float | int | None:
-    """Five digits; None for NaN, which is not JSON."""
-    if math.isnan(value):
+    """Five digits; None for what is no JSON: NaN, and infinity, as the percentage of a number of others may be."""
+    if not math.isfinite(value):
         return None
     short = float(f"{value:.5g}")
     return int(short) if short.is_integer() else short

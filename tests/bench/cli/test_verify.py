@@ -229,9 +229,9 @@ def test_accuracies_of_clients_are_compared_on_every_machine(store, record, said
 def test_an_accuracy_that_is_no_number_ends_nothing(store, fedprox):
     rewrite(store, fedprox, list)
     broken = trained(algorithm="fedavg")
-    keep(store, broken, tampered("accuracy", None)(broken.run.rows))
+    keep(store, broken, tampered("accuracy", float("nan"))(broken.run.rows))
     code, text = verify(store.folder)
-    assert code == 1 and "DIFFERS: its accuracy of round 2 is None, but must be a number" in text and "1 equal" in text
+    assert code == 1 and "DIFFERS: its accuracy of round 2 is nan, but must be a number" in text and "1 equal" in text
 
 
 def test_what_a_record_leaves_out_is_said(store, fedprox):
