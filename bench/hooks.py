@@ -27,9 +27,12 @@ def place_of(hook: Hook) -> str:
 
 
 def _written(hook: Hook) -> Hook:
-    """The function that somebody has written, of one that checks or watches what it returns."""
+    """The function that somebody has written, of one of ours that gets it first, or of one around it."""
     while isinstance(hook, functools.partial) or hasattr(hook, "__wrapped__"):
-        hook = next(filter(callable, hook.args), hook.func) if isinstance(hook, functools.partial) else hook.__wrapped__
+        if not isinstance(hook, functools.partial):
+            hook = hook.__wrapped__
+        else:
+            hook = hook.args[0] if _is_ours(hook.func) and hook.args and callable(hook.args[0]) else hook.func
     return hook
 
 

@@ -292,12 +292,13 @@ def in_place_of_absent(results: Path, named: Iterable[references.Reference]) -> 
             with suppress(ValueError):  # of a damaged file, of which others tell
                 parse(f"{references.PARTITION}:{path}")
     known = {reference.name: parse(str(reference)) for reference in wanted if names[reference.name] == 1}
+    before = {**_IN_PLACE}
     _IN_PLACE.update(known)
     try:
         yield
     finally:
-        for name in known:
-            del _IN_PLACE[name]
+        _IN_PLACE.clear()
+        _IN_PLACE.update(before)
 
 
 def _kept_name(partition: FilePartition) -> str:

@@ -83,7 +83,7 @@ def verify(
     damaged, 2 if nothing differs, but something could not be compared.
     """
     with explained():
-        _check(sample, all_, run, rounds, minutes, tolerance, write, author)
+        _check(sample, all_, run, seed, rounds, minutes, tolerance, write, author)
         _find(dataset or [])
         with _opened(results) as first:
             stores = _stores(first)
@@ -102,7 +102,7 @@ def verify(
             file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
             audits = _audit(stores, grids, file, data_dir)
             number = None if all_ or run else 20 if sample is None else sample
-            drawn, by = _draw(_named(runs, run, results), number, seed, results)
+            drawn, by = _draw(_named(runs, run, results, grid), number, seed, results)
             limits = WHOLE if whole else Limits(minutes, rounds)
             verified = _verify(stores, drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
             _say_facts(drawn)
@@ -179,6 +179,7 @@ def _check(
     sample: int | None,
     all_: bool,
     named: Sequence[str] | None,
+    seed: int | None,
     rounds: int,
     minutes: float,
     tolerance: float,
@@ -190,8 +191,8 @@ def _check(
 
     if all_ and sample is not None:
         raise ValueError("Set either --sample or --all, but not both.")
-    if named and (all_ or sample is not None):
-        raise ValueError("--run names the runs; leave out --sample and --all.")
+    if named and (all_ or sample is not None or seed is not None):
+        raise ValueError("--run names the runs; leave out --sample, --all and --seed.")
     for name, value, least in (("--sample", sample, 1), ("--rounds", rounds, 1), ("--minutes", minutes, 0)):
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, but got {value:g}.")
@@ -250,12 +251,12 @@ def _place(store: "Store", stores: "Sequence[Store]") -> str:
     return f" in {store.folder.name}" if len(stores) > 1 else ""
 
 
-def _named(runs: "Drawn", named: Sequence[str] | None, results: Path) -> "Drawn":
+def _named(runs: "Drawn", named: Sequence[str] | None, results: Path, grid: str | None) -> "Drawn":
     """The runs that are named, all if none is; raises ValueError if one is not there."""
     if absent := [run for run in named or () if run not in runs]:
         raise ValueError(
-            f"{results} has no run {', '.join(absent)} that has ended; ids are in run_ids of a table's CSV, and are the names "
-            "of the folders in runs/."
+            f"{results} has no run {', '.join(absent)} that has ended{f' in {grid}' if grid else ''}; ids are in run_ids of a "
+            "table's CSV, and are the names of the folders in runs/."
         )
     return {run: runs[run] for run in named} if named else runs
 
@@ -271,15 +272,15 @@ def _draw(runs: "Drawn", number: int | None, seed: int | None, results: Path) ->
         drawn = draw([*runs], number, by)
     searched = sum((runs[run][0].config(run) or {}).get("split") == "validation" for run in drawn)
     of_searches = f", {searched} of them of searches, which boards do not list" if searched else ""
-    say(
-        f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}"
-        + (
-            ""
-            if by is None
-            else f" (a single changed one would be drawn with {len(drawn) / len(runs):.0%}), drawn by --seed {by}"
-        )
-    )
+    probability = f" (a single changed one is among them with probability {_percent(len(drawn), len(runs))})"
+    how = "" if by is None else f"{probability}, drawn by --seed {by}"
+    say(f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}{how}")
     return {run: runs[run] for run in drawn}, by
+
+
+def _percent(part: int, whole: int) -> str:
+    """A share that is neither nothing nor all, "<1 %" to "99 %"."""
+    return f"{min(99, percent)} %" if (percent := int(100 * part / whole + 0.5)) else "<1 %"
 
 
 def _verify(

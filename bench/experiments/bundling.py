@@ -15,7 +15,9 @@ from bench.config.resolve import resolve, trained_by
 from bench.config.schema import SETTINGS, run_id
 from bench.errors import ConfigError, StoreError
 from bench.provenance import commits_of
+from bench.references import LAB
 from bench.references import read as read_reference
+from bench.registry import KINDS, Registry
 from bench.results import authors, bundles
 from bench.results.authors import Authors
 from bench.results.ids import is_name
@@ -62,21 +64,37 @@ def write(store: Store, labels: Iterable[str], path: Path, author: str) -> "Writ
         used = sorted({name for config in configs.values() for name in methods_in(config["algorithm"])})
         manifest = _manifest(store, labels, ended, configs, used, author)
     bundles.write(path, files, manifest, citation(used))
+    pairs = [(record, configs[run]) for run, record in ended.items() if run in configs]
     dirty = [run for run, record in ended.items() if any(commit.endswith("-dirty") for commit in _commits(record))]
-    return Written(len(ended), len(dirty), [*_needed(store, labels, configs, used)])
+    return Written(len(ended), len(dirty), [*_needed(store, labels, pairs)])
 
 
 def _needed(
-    store: Store, labels: Iterable[str], configs: Mapping[str, Mapping[str, Any]], methods: Iterable[str]
+    store: Store, labels: Iterable[str], runs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ) -> Iterator[str]:
-    """What of the author is not in a bundle, but needed to train its runs or to expand its grids again."""
+    """What of the author is not in a bundle, but needed to train its runs or to expand its grids again.
+
+    Args:
+        runs: record and config of each.
+    """
+    runs = list(runs)
     sources = {Path(grid.get("source") or "").name for label in labels if (grid := store.grid(label))}
     yield from (f"the grid's file {name} (--grid)" for name in sorted(sources - {""}))
-    own = [name for name in methods if (entry := algorithms.REGISTRY.get(name)) is None or entry.lab]
+    data = {found for _, config in runs if (found := read_reference(config["dataset"]))}
+    parts = {part for record, _ in runs for key in ("code", "base_code") for part in record.get(key, {})}
+    own = {name for part in parts if (name := _of_lab(part))} | {found.name for found in data if found.kind == LAB}
     if own:
-        yield f"the folder with {', '.join(own)} (--plugins)"
-    images = {found.name for config in configs.values() if (found := read_reference(config["dataset"]))}
-    yield from (f"the images of {name} (--dataset)" for name in sorted(images))
+        yield f"the folder with {', '.join(sorted(own))} (--plugins)"
+    yield from (f"the images of {name} (--dataset)" for name in sorted({one.name for one in data if one.kind != LAB}))
+    weights = {name for record, _ in runs for name in record.get("weights", {})}
+    yield from (f"the weights {name} (--data-dir)" for name in sorted(weights))
+
+
+def _of_lab(part: str) -> str:
+    """The name of a method, model, partition or callback that does not come with skewbench, of a part of the code of a run."""
+    kind, _, name = part.partition(" ")
+    entry = Registry(kind).get(name) if name and kind in KINDS else None
+    return name if name and kind in KINDS and (entry is None or entry.lab) else ""
 
 
 class Written(NamedTuple):

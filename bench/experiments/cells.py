@@ -12,10 +12,10 @@ from bench.config.schema import SETTINGS, RunConfig
 from bench.errors import ConfigError, suggestion, unknown
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import UNWRAPPED, shown, value_of
+from bench.experiments.layout_data import with_names_of_data
 from bench.experiments.report_schema import Layout
 from bench.files import file_name
 from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredReproduces
-from datasets.own_data import canonical_setting
 
 
 @dataclass(frozen=True)
@@ -158,41 +158,21 @@ def to_json(grid: GridSpec, budget: str, overrides: Mapping[str, Any], cells: Se
         "reproduces": cast(StoredReproduces, grid.reproduces.model_dump()) if grid.reproduces else None,
         "std": layout.std,
         "verdict": layout.verdict,
-        "report": cast(StoredLayout, with_references(layout.model_dump(exclude={"std", "verdict"}, exclude_none=True))),
+        "report": cast(StoredLayout, layout.model_dump(exclude={"std", "verdict"}, exclude_none=True)),
     }
     return ordered(described, [cell.to_json() for cell in cells])
 
 
 def is_laid_out_as(grid: GridSpec, stored: StoredGrid) -> bool:
     """Whether a stored grid has the title and the layout of the table that the grid has now. What layouts did not always have
-    counts as left out, and a layout that is none any more as the same."""
+    counts as left out, a layout that is none any more as the same. Data of users are the same if they have one name: their
+    files may not be here."""
     try:
         before = Layout.model_validate({**stored["report"], "std": stored["std"], "verdict": stored["verdict"]})
     except ValidationError:
         return True
-    layouts = [with_references(layout.model_dump()) for layout in (before, grid.report)]
+    layouts = [with_names_of_data(layout.model_dump()) for layout in (before, grid.report)]
     return stored["title"] == grid.stored_title and layouts[0] == layouts[1]
-
-
-def with_references(part: Any) -> Any:
-    """A part of a layout with references in place of the paths of datasets and partitions of users, as cells have them: as
-    values of an axis, or as what is named, left out or compared there."""
-    if isinstance(part, list | tuple):
-        return [*map(with_references, part)]
-    if not isinstance(part, Mapping):
-        return part
-    return {
-        key: _canonical(key, value) if key in ("dataset", "partition") else with_references(value)
-        for key, value in part.items()
-    }
-
-
-def _canonical(axis: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {canonical_setting(axis, one): of for one, of in value.items()}
-    return (
-        [canonical_setting(axis, one) for one in value] if isinstance(value, list) else canonical_setting(axis, value)
-    )
 
 
 def ordered(described: GridDescription, cells: list[StoredCell]) -> StoredGrid:

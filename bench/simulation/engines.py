@@ -77,7 +77,7 @@ def run_loop(
         ]
         given = {**shared, **tree.row(per_client, position)}
         model = bind(task.model, given["buffers"], task.generator_for("dropout", shared["round"], client))
-        with left_as_given(given, f"{place_of(fn)},"):
+        with left_as_given(given, functools.partial(_named, fn)):
             result = fn(task.data_of(client), plan, ClientView(model=model, **given))
         outcome = ClientOutputs(result, model.buffers)
         if stacked is None:
@@ -149,11 +149,13 @@ def run_block(task: Clients, fn: OnClient, block: Block, shared: dict[str, Any])
         ]
         data = ClientData(task.federation, given.pop("noise", None), task.dtype)
         model = bind(task.model, given["buffers"])
-        with left_as_given(given, f"{place_of(fn)},"):  # dicts and what all clients share
+        with left_as_given(given, functools.partial(_named, fn)):  # dicts and what all clients share
             result = fn(data, plan, ClientView(model=model, **given))
         return ClientOutputs(result, model.buffers)
 
-    with left_as_given(block.given, f"{place_of(fn)},"):  # tensors that hide the axis of clients count no changes
+    with left_as_given(
+        block.given, functools.partial(_named, fn)
+    ):  # tensors that hide the axis of clients count no changes
         return torch.func.vmap(run_one)(block.given)
 
 
@@ -184,6 +186,10 @@ def in_order(order: list[int], outcomes: list[ClientOutputs], device: torch.devi
         return outcomes[0]
     restore = torch.tensor(order).argsort().to(device)
     return tree.map(lambda *parts: torch.cat(parts)[restore], *outcomes)
+
+
+def _named(fn: OnClient) -> str:
+    return f"{place_of(fn)},"
 
 
 ENGINES = {"loop": run_loop, "vectorised": run_vectorised}

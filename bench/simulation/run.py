@@ -32,7 +32,7 @@ from bench.simulation.evaluation import measure, require_local_accuracies
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
 from bench.simulation.stored import diagnostics_of, json_of, require_state
-from bench.simulation.untouched import left_as_given, parts_of
+from bench.simulation.untouched import left_as_given, marks_of
 from datasets import partition_files, skew
 
 
@@ -215,7 +215,7 @@ class Run:
     def _step(self) -> dict[str, Any]:
         begin, begin_cpu, before = time.perf_counter(), time.process_time(), self.state["costs"]["examples"]
         previous = self.state
-        with left_as_given(previous, self._hooks):
+        with left_as_given(previous, lambda: self._hooks):
             self.state = self.algorithm.step(self.task, previous)
         require_state(self.algorithm.step, self.state, "state")
         if self.task.device.type == "cuda":
@@ -243,14 +243,15 @@ class Run:
 
     def _look(self, previous: dict[str, Any], row: dict[str, Any]) -> None:
         """Adds to the row of a round what the method has measured in it, and what callbacks find, which may stop the run."""
-        metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
+        with left_as_given(self.state, lambda: self._hooks):
+            metrics = as_numbers(self.algorithm.metrics(self.state), METHOD)
         scores = {key: value for key, value in row.items() if key in (*ACCURACIES, "loss")}
         looked_at = [previous, self.state] if self._callbacks else []
-        known = parts_of(looked_at)
+        known = marks_of(looked_at, with_clients=True)
         for name, callback in self._callbacks.items() if not self._diverged else ():
             seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
-            if parts_of(looked_at) != known:
+            if marks_of(looked_at, with_clients=True).found != known.found:
                 raise HookError(
                     f"The callback {name} has changed a state ({place_of(callback.after_round)}), but callbacks only look; "
                     "change a copy: of a tensor by .clone(), of a dict by {**state}."
@@ -267,12 +268,15 @@ class Run:
     def _measured(self, evaluated: bool) -> dict[str, float]:
         """What has been exchanged and trained on so far, and if this round is evaluated and there is a model, what it costs to
         deploy it, and its test metrics; the run has diverged if these are not finite."""
+        with left_as_given(self.state, lambda: self._hooks):
+            return self._measured_of_state(evaluated)
+
+    def _measured_of_state(self, evaluated: bool) -> dict[str, float]:
         spent, scores, deploying, self._deployed = dict(self.state["costs"]), {}, {}, None
         if not tree.all_finite(self.algorithm.finite_check(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
-            with left_as_given(self.state, self._hooks):
-                self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
+            self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
         if self._deployed:
             scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():

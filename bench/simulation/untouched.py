@@ -1,36 +1,42 @@
 """What hooks are given stays as it was. Some are given the state itself and some a copy, as the engine likes, so that numbers
 would depend on the engine if a hook changed it in place."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from algorithms.shared.client_states import are_client_rows
 from bench.errors import HookError
 
 
-def parts_of(state: Any, name: str = "") -> list[Any]:
-    """What a state holds: the name of each part, and the part itself, tensors with how often they have been changed in place.
-    The lists of a state are equal as long as nothing in it has been changed or replaced."""
-    if isinstance(state, torch.Tensor):
-        return [(name, _Same(state), 0 if state.is_inference() else state._version)]
-    if isinstance(state, Mapping):
-        found: list[Any] = [(name, len(state))]
-        for key, value in state.items():
-            found += parts_of(value, f"{name}[{key!r}]" if name else str(key))
-        return found
-    if isinstance(state, list | tuple):
-        found = [(name, len(state))]
-        for position, value in enumerate(state):
-            found += parts_of(value, f"{name}[{position}]" if name else "")
-        return found
-    return [(name, _Same(state))]
+class Marks(NamedTuple):
+    """What tells whether a state has been changed or replaced: equal as long as nothing has been.
+
+    Attributes:
+        found: ids and sizes of its parts, and how often each tensor has been changed in place.
+        parts: these, so that no other thing gets the id of one.
+    """
+
+    found: list[int]
+    parts: list[Any]
+
+
+def marks_of(state: Any, *, with_clients: bool = False) -> Marks:
+    """The marks of nested dicts, lists and tuples.
+
+    Args:
+        with_clients: also those of the states of all clients, which may be many; hooks get copies of them.
+    """
+    marks = Marks([], [])
+    _mark(state, marks, with_clients, None, "")
+    return marks
 
 
 @contextmanager
-def left_as_given(given: Any, who: str) -> Iterator[None]:
-    """Around a call of hooks.
+def left_as_given(given: Any, who: Callable[[], str]) -> Iterator[None]:
+    """Around a call of hooks. What is changed through `.data` or NumPy is not seen: `check` compares numbers.
 
     Args:
         who: what is called, at the begin of a sentence.
@@ -38,28 +44,41 @@ def left_as_given(given: Any, who: str) -> Iterator[None]:
     Raises:
         HookError: if it has changed something of what it was given, naming the first such part.
     """
-    known = parts_of(given)
+    known = marks_of(given)
     yield
-    name = first_change(known, parts_of(given))
-    if name is not None:
+    if marks_of(given).found != known.found:
         raise HookError(
-            f"{who} changed {name or 'what it was given'} in place, but hooks return new objects; replace +=, add_() and item "
-            "assignment by new tensors and dicts, such as {**state, ...}."
+            f"{who()} changed {first_change(given, known) or 'what it was given'} in place, but hooks return new objects; "
+            "replace +=, add_() and item assignment by new tensors and dicts, such as {**state, ...}."
         )
 
 
-def first_change(known: list[Any], found: list[Any]) -> str | None:
-    """The name of the first part that two lists of the same state do not share; None if they are equal."""
-    if known == found:
-        return None
-    return next((a[0] for a, b in zip(known, found, strict=False) if a != b), "")
+def first_change(state: Any, known: Marks) -> str:
+    """The name of the first part of a state whose marks are not the known ones, as params['conv1.weight']; "" for the state."""
+    now, names = Marks([], []), list[str]()
+    _mark(state, now, False, names, "")
+    pairs = zip(known.found, now.found, names, strict=False)
+    return next((name for before, after, name in pairs if before != after), "")
 
 
-class _Same:
-    """A thing that equals nothing but itself."""
-
-    def __init__(self, thing: Any):
-        self._thing = thing
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self._thing is other._thing
+def _mark(part: Any, marks: Marks, with_clients: bool, names: list[str] | None, name: str) -> None:
+    """Adds the marks of a part, and if names are wanted, a name for each."""
+    marks.parts.append(part)
+    begin = len(marks.found)
+    marks.found.append(id(part))
+    is_mapping = isinstance(part, Mapping)
+    if isinstance(part, torch.Tensor):
+        marks.found.append(0 if part.is_inference() else part._version)
+    elif isinstance(part, Mapping | list | tuple):
+        marks.found.append(len(part))
+    if names is not None:
+        names += [name] * (len(marks.found) - begin)
+    if is_mapping:
+        hides = not with_clients and are_client_rows(part)
+        for key, value in part.items():
+            if not (hides and key == "rows"):
+                inside = "" if names is None else f"{name}[{key!r}]" if name else str(key)
+                _mark(value, marks, with_clients, names, inside)
+    elif isinstance(part, list | tuple):
+        for position, value in enumerate(part):
+            _mark(value, marks, with_clients, names, f"{name}[{position}]" if name else "")

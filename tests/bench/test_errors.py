@@ -26,3 +26,10 @@ def test_nothing_is_suggested_where_no_name_is_near():
 def test_in_short_an_error_names_nothing_that_is_known():
     both = f"{unknown('metric', 'foo', ['mb_to_0.8', 'accuracy'])}\n{unknown('seed', 'one', ['1'])} Name another."
     assert in_short(ValueError(both)) == "Unknown metric 'foo'. Unknown seed 'one'. Name another."
+
+
+def test_of_very_many_names_only_the_nearest_is_said():
+    many = [f"name{number}" for number in range(40)]
+    assert unknown("name", "nam39", many) == "Unknown name 'nam39'. Did you mean 'name39'?"
+    assert unknown("name", "nam39", many[20:]).endswith("Known: " + ", ".join(many[20:]) + ".")
+    assert "Known: name0, name1" in unknown("name", "xyz", many), "where none is near, all are"

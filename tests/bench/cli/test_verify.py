@@ -248,7 +248,7 @@ def test_runs_are_drawn_by_a_new_seed_that_is_printed_and_written(store, tmp_pat
     seeds = [int(re.search(r"drawn by --seed (\d+)\n", text)[1]) for text in texts]
     assert seeds[0] != seeds[1] and {one["seed"] for one in json.loads(file.read_text()).values()} <= {*seeds}
     assert re.search(
-        r"1 of \d+ runs of .* \(a single changed one would be drawn with \d+%\), drawn by --seed 7\n",
+        r"1 of 2 runs of .* \(a single changed one is among them with probability 50 %\), drawn by --seed 7\n",
         verify(store.folder, "--sample", 1, "--seed", 7)[1],
     )
     assert "drawn by --seed 7\n" in verify(store.folder, "--sample", 1, "--seed", 7)[1]

@@ -129,7 +129,8 @@ def test_names_notes_and_comparisons_of_a_grid_are_of_the_references_that_its_ce
         "printed": {"without": {"dataset": [leaves]}},
     }
     axes = {"dataset": [leaves, "digits"], "partition": [parts, "iid"], "algorithm": ["fedavg"]}
-    grid = make_grid("mine", {"title": "mine", "axes": axes, "report": layout})
+    file = make_grid("mine", {"title": "mine", "axes": axes, "report": layout})
+    grid = ExperimentSpec(file).grid
     stored = to_json(grid, "full", {}, cells_of(grid))
     named = {cell["dataset"] for cell in stored["cells"]} - {"digits"}
     report = stored["report"]
@@ -137,7 +138,12 @@ def test_names_notes_and_comparisons_of_a_grid_are_of_the_references_that_its_ce
     assert {*report["names"]["partition"]} < {cell["partition"] for cell in stored["cells"]}
     assert report["names"]["axes"] == {"dataset": "Images"} and report["against"] == {"partition": "iid"}
     ((note,),) = ([*one["when"].values()] for one in report["notes"])
-    assert note == [*named] and is_laid_out_as(grid, stored)
+    assert note == [*named] and is_laid_out_as(grid, stored) and is_laid_out_as(file, stored)
+    shutil.move(here / "leaves", here / "elsewhere")
+    (here / "parts.json").unlink()
+    assert is_laid_out_as(file, stored), "by their names, wherever the files are"
+    other = make_grid("mine", {"title": "mine", "axes": axes, "report": layout | {"notes": []}})
+    assert not is_laid_out_as(other, stored)
 
 
 def test_budgets_leave_the_clients_and_examples_of_a_file_as_they_are(here):

@@ -1,5 +1,6 @@
 """One run, from config to rows and kept states."""
 
+import json
 import mmap
 import subprocess
 import sys
@@ -47,6 +48,16 @@ def test_a_personal_run_needs_a_test_example_for_each_client_before_it_trains(di
     with pytest.raises(ValueError, match="Client 3 has only labels of which there is no test example"):
         train(replace(digits, test=few), algorithm="fedper", **alone)
     assert train(replace(digits, test=few), **alone).result()["status"] == "done"
+
+
+def test_a_record_says_what_a_partition_file_leaves_out(digits, tmp_path):
+    dealt = tmp_path / "parts.json"
+    dealt.write_text(json.dumps({"train": [[*range(client, 1400, 10)] for client in range(10)]}))
+    of_file = {"partition": f"file:{dealt}", "rounds": 1}
+    settings = {key: value for key, value in DIGITS.items() if key != "clients"} | of_file
+    run = to_end(Run(resolve({"algorithm": "fedavg", **settings}), digits))
+    assert run.result()["unused"] == "The partition parts leaves 37 of 1,437 training examples out."
+    assert "unused" not in train(digits, rounds=1).result()
 
 
 @pytest.mark.parametrize(

@@ -586,3 +586,14 @@ def test_what_rounds_to_zero_has_no_sign():
     assert layout.with_std("method/drift", -0.0, math.nan) == ("0.000", "")
     assert layout.with_std("method/drift", -0.04, 0.5, sign="+")[0] == "-0.0400"
     assert layout.with_std("accuracy", -0.04, 0.0) == ("0.0", "0.0")
+
+
+def test_footnotes_name_partition_files_and_what_they_leave_out(store):
+    store.add(f"cifar10 file:parts@{'d' * 16}", "fedavg", [0.5, 0.6]).add("cifar10 label-2", "fedavg", [0.5, 0.6])
+    unused = "The partition parts leaves 10 of 1,437 training examples out."
+    for record in store.folder.glob("runs/*/record.json"):
+        if "file:parts" in (record.parent / "config.json").read_text():
+            record.write_text(json.dumps(json.loads(record.read_text()) | {"unused": unused}))
+    text = store.render()
+    assert f"- parts: read from a file; the same for all seeds.\n- {unused}\n" in text and text.count(unused) == 1
+    assert "read from a file" not in text.replace("- parts: read from a file", "")
