@@ -375,7 +375,7 @@ def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_traine
     keep(store, after, base_summary=summary, base_seconds=1e6)
     code, text = verify(store.folder)
     assert code == 0 and re.search(r"ccvr .*base=fedavg.* seed 0: equal, all 1 rounds", text), text
-    assert "fedavg seed 0: equal, the first 3 of 9 rounds" in text
+    assert re.search(r"fedavg seed 0 on validation data: equal, the first 3 of 9 rounds", text), text
     code, text = verify(store.folder, "--minutes", 0)
     assert code == 2 and "not compared: it starts from the end of " in text and "no run of ccvr was" in text
 
