@@ -272,8 +272,10 @@ def _draw(runs: "Drawn", number: int | None, seed: int | None, results: Path) ->
         drawn = draw([*runs], number, by)
     searched = sum((runs[run][0].config(run) or {}).get("split") == "validation" for run in drawn)
     of_searches = f", {searched} of them of searches, which boards do not list" if searched else ""
-    probability = f" (a single changed one is among them with probability {_percent(len(drawn), len(runs))})"
-    how = "" if by is None else f"{probability}, drawn by --seed {by}"
+    how = ""
+    if by is not None:
+        probability = _percent(len(drawn), len(runs))
+        how = f" (a single changed one is among them with probability {probability}), drawn by --seed {by}"
     say(f"{len(drawn)} of {len(runs)} runs of {results}{of_searches}{how}")
     return {run: runs[run] for run in drawn}, by
 
