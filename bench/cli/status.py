@@ -16,13 +16,14 @@ from bench.cli.console import console, counted, explained, name_damaged, no_resu
 from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
-    from bench.results.records import StoredCell, StoredGrid, StoredSearch
+    from bench.results.records import Config, StoredCell, StoredGrid, StoredSearch
+    from bench.results.searched import SearchedRun
     from bench.results.snapshot import RunState, Snapshot
     from bench.results.store import Store
 
 _ALWAYS = ("finished", "running", "failed", "not begun")
 _COLUMNS = ("finished", "diverged", "running", "waiting", "interrupted", "failed", "stopped", "not begun", "no data")
-_NO_GRID = "in no grid"
+_SEARCHES, _NO_GRID = "searches", "in no grid"
 
 
 def status(
@@ -35,6 +36,7 @@ def status(
     It can be asked at any time, also while a driver is at work.
     """
     from bench.results.records import current_cells
+    from bench.results.searched import runs_of_searches
     from bench.results.snapshot import read_snapshot
     from bench.results.store import Store
 
@@ -51,23 +53,26 @@ def status(
         statuses = {run: state.status for run, state in states.items()}
         cells = {label: current_cells(stored["cells"], statuses) for label, stored in shown.items()}
         others = {} if grid else _others(grids.values(), states)
-        rows = _rows(shown, cells, others, states, max(1, len(snapshot.running)))
+        searches = {} if grid else {name: found for name in store.searches() if (found := store.search(name))}
+        configs = {run: config for run in others if (config := store.config(run))}
+        searched = runs_of_searches(searches, configs)
+        trials = _trials(snapshot, searched)
+        rows = _rows(shown, cells, searched, others, states, trials)
         running = _running(store, snapshot, shown, others)
         stale = _stale(store, cells, others, states)
-        searches = {} if grid else {name: found for name in store.searches() if (found := store.search(name))}
         if json_:
             say_json(_for_programs(store, snapshot, rows, stale, running, searches))
             return
-        _say_driver(store, snapshot)
+        _say_driver(store, snapshot, trials)
         if rows:
-            console.print(_table(rows, max(1, len(snapshot.running))))
+            console.print(_table(rows, trials))
         say_stale(stale)
         _say_running(running)
         _say_searches(searches)
 
 
 class _Row(NamedTuple):
-    """The runs of a grid and budget, or those that are in none.
+    """The runs of a grid and budget, those of all searches, or the others.
 
     Attributes:
         counts: column -> number of runs.
@@ -76,7 +81,7 @@ class _Row(NamedTuple):
     """
 
     label: str
-    counts: Mapping[str, int]
+    counts: Counter[str]
     left: float | None
     last_ended: float | None
 
@@ -104,7 +109,8 @@ def _for_programs(
         "driver": driver and {"at_work": driver.is_at_work, "since": _utc(driver.since)},
         "grids": [
             {
-                "grid": None if row.label == _NO_GRID else row.label,
+                "grid": None if row.label in (_SEARCHES, _NO_GRID) else row.label,
+                "of_searches": row.label == _SEARCHES,
                 **{name.replace(" ", "_"): row.counts.get(name, 0) for name in _COLUMNS},
                 "seconds_left": row.left,
                 "last_ended": _utc(row.last_ended),
@@ -114,7 +120,7 @@ def _for_programs(
         "running": [each._asdict() for each in running],
         "stale": [{"changed": changed, "runs": runs} for changed, runs in stale.items()],
         "searches": [
-            {"search": name, "begun": len(found["proposed"]), "of": found.get("samples")}
+            {"search": name, "begun": len(found["proposed"]), "of": found.get("wanted", found.get("samples"))}
             for name, found in searches.items()
         ],
     }
@@ -125,7 +131,7 @@ def _utc(seconds: float | None) -> str | None:
 
 
 def _others(grids: Iterable[StoredGrid], states: Mapping[str, RunState]) -> dict[str, RunState]:
-    """The runs that are in no grid: those of searches, and those from whose end others start."""
+    """The runs that are in no grid: those of searches, those from whose end others start, and single ones."""
     named = {cell["run"] for stored in grids for cell in stored["cells"]}
     return {run: state for run, state in states.items() if run not in named}
 
@@ -133,32 +139,55 @@ def _others(grids: Iterable[StoredGrid], states: Mapping[str, RunState]) -> dict
 def _rows(
     grids: Mapping[str, StoredGrid],
     cells: Mapping[str, list[StoredCell]],
+    searched: list[SearchedRun],
     others: Mapping[str, RunState],
     states: Mapping[str, RunState],
-    at_once: int,
+    trials: int,
 ) -> list[_Row]:
-    """A row per grid and budget, and one for the runs that are in none."""
-    from bench.results.time_left import time_left
-
+    """A row per grid and budget, one for the runs of searches, and one for the others."""
     rows = []
     for label, held in cells.items():
-        runs = {cell["run"] for cell in held if cell["run"]}
-        counts = Counter(_column(states.get(run)) for run in runs)
-        counts["no data"] = sum(cell["run"] is None for cell in held)
-        left = time_left(grids[label], held, states, at_once)
-        rows.append(_Row(label, counts, left, _last_ended(states[run] for run in runs if run in states)))
-    if others:
-        rows.append(_Row(_NO_GRID, Counter(map(_column, others.values())), 0.0, _last_ended(others.values())))
+        configs = {cell["run"]: cell["config"] for cell in held if cell["run"]}
+        row = _row(label, configs, states, trials, grids[label].get("planned_examples", {}))
+        row.counts["no data"] = sum(cell["run"] is None for cell in held)
+        rows.append(row)
+    of_searches = {each.run: each.config for each in searched}
+    if of_searches:
+        rows.append(_row(_SEARCHES, of_searches, states, trials, {}))
+    single = [state for run, state in others.items() if run not in of_searches]
+    if single:
+        rows.append(_Row(_NO_GRID, Counter(map(_column, single)), 0.0, _last_ended(single)))
     return rows
 
 
-def _table(rows: list[_Row], at_once: int) -> Table:
+def _row(
+    label: str,
+    configs: Mapping[str, Config],
+    states: Mapping[str, RunState],
+    trials: int,
+    planned: Mapping[str, int],
+) -> _Row:
+    from bench.results.time_left import time_left
+
+    counts = Counter(_column(states.get(run)) for run in configs)
+    left = time_left(configs, states, trials, planned)
+    return _Row(label, counts, left, _last_ended(states[run] for run in configs if run in states))
+
+
+def _trials(snapshot: Snapshot, searched: Iterable[SearchedRun]) -> int:
+    """Trials that run at once, at least 1; one of a search trains the runs of all its seeds."""
+    seeds = {each.run: each.seeds for each in searched}
+    return max(1, round(sum(1 / seeds.get(run, 1) for run in snapshot.running)))
+
+
+def _table(rows: list[_Row], trials: int) -> Table:
     columns = [name for name in _COLUMNS if name in _ALWAYS or any(row.counts.get(name) for row in rows)]
     table = Table(
         "grid",
         *(Column(name, justify="right") for name in (*columns, "left")),
         "last ended",
-        caption=f"left: at the speed of the runs so far, {at_once} at once, without failed runs, which a run repeats",
+        caption=f"left: at the speed of the runs so far, {counted(trials, 'trial')} at once, without failed runs, which a run "
+        "repeats; searches may stop runs early",
         caption_justify="left",
     )
     for label, counts, left, last in rows:
@@ -208,7 +237,7 @@ def _clock(seconds: float) -> str:
     return f"{then:%H:%M}" if then.date() == datetime.now().date() else f"{then:%Y-%m-%d %H:%M}"
 
 
-def _say_driver(store: Store, snapshot: Snapshot) -> None:
+def _say_driver(store: Store, snapshot: Snapshot, trials: int) -> None:
     driver = snapshot.driver
     if driver is None or not driver.is_at_work:
         killed = (
@@ -216,8 +245,8 @@ def _say_driver(store: Store, snapshot: Snapshot) -> None:
         )
         say(f"No driver is at work in {store.folder}{killed}.")
         return
-    trials = "1 trial" if len(snapshot.running) == 1 else f"{len(snapshot.running)} trials"
-    say(f"A driver is at work in {store.folder} since {_clock(driver.since)}; running: {trials}.")
+    running = counted(trials if snapshot.running else 0, "trial")
+    say(f"A driver is at work in {store.folder} since {_clock(driver.since)}; running: {running}.")
 
 
 def _running(
@@ -283,7 +312,7 @@ def _name_of(cell: StoredCell, grid: StoredGrid) -> str:
 def _say_searches(searches: Mapping[str, StoredSearch]) -> None:
     """A line per search; what its configurations have reached is in the files that it leaves in `reports`."""
     for name, found in searches.items():
-        samples = found.get("samples")
+        samples = found.get("wanted", found.get("samples"))
         begun = len(found["proposed"])
         count = (
             counted(begun, "configuration") if samples is None else f"{begun} of {counted(samples, 'configuration')}"

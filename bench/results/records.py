@@ -461,6 +461,7 @@ class StoredSearch(TypedDict):
         space: option -> its range, as the search was described.
         proposed: option -> value for every proposed configuration, in order.
         samples: configurations to try, at most; None for all of a space.
+        wanted: the same, at most those that the space has; missing from earlier files.
         sampler: arguments of Optuna's TPE sampler; missing where another searcher proposes, and from earlier files.
     """
 
@@ -468,6 +469,7 @@ class StoredSearch(TypedDict):
     space: dict[str, Any]
     proposed: list[dict[str, Any]]
     samples: NotRequired[int | None]
+    wanted: NotRequired[int]
     sampler: NotRequired[dict[str, Any]]
 
 

@@ -10,7 +10,7 @@ from bench import references
 from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.files import file_name
-from bench.results.omitted_defaults import spell_out
+from bench.results.searched import value_in
 from search_spaces import Space
 
 REDUCTION = 3  # one configuration of three continues after a rung, and the next rung is at three times as many rounds
@@ -24,19 +24,6 @@ TPE: dict[str, Any] = {
 }
 """Arguments of the TPE sampler of the searcher "optuna", fixed here because defaults differ between its releases. After ten
 configurations at random it models all hyper-parameters together, and keeps away from configurations that are being trained."""
-
-
-def value_in(config: Mapping[str, Any], key: str) -> Any:
-    """A setting of a stored config, or an option of the method or of one inside; None if there is none of that name."""
-    config = spell_out(config)
-    if key in config:
-        return config[key]
-    method = config["algorithm"]
-    while isinstance(method, Mapping):
-        if key in method:
-            return method[key]
-        method = method.get("base")
-    return None
 
 
 @dataclass(frozen=True)
@@ -133,7 +120,7 @@ class Search:
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
         configs = {str(seed): config.canonical() for seed, config in self.configs.items()}
         sampler = {"sampler": TPE} if self.searcher == "optuna" else {}
-        return {"configs": configs, "space": space, **how, **sampler}
+        return {"configs": configs, "space": space, **how, "wanted": self.wanted, **sampler}
 
     def _key(self) -> dict[str, Any]:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""

@@ -17,10 +17,11 @@ from optuna.trial import TrialState
 
 from bench.config.stale import Changes
 from bench.results.records import StoredSearch
+from bench.results.searched import value_in
 from bench.results.store import Store
 from bench.seeding import seed_for
 from bench.tuning.outcomes import Listed, Outcome, ValidationRun, list_runs, listed_for, ranked, stale, validation_runs
-from bench.tuning.search import TPE, Search, stops, value_in
+from bench.tuning.search import TPE, Search, stops
 from search_spaces import Parameter
 
 _MOST_DRAWS = 100  # for a configuration that was not tried yet

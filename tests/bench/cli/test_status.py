@@ -156,7 +156,49 @@ def test_a_search_says_how_many_configurations_it_has_begun(tmp_path):
         store.write_search("whole-grid", search | {"samples": None, "configs": {"0": config}})
     text = status(tmp_path)
     assert "Search fedavg-digits: 2 of 8 configurations begun, 2 runs each." in text
+    assert counts(text, "searches")["left"] == "?", "no run has ended, nor a round"
     assert "Search whole-grid: 2 configurations begun, 1 run each." in text
+
+
+def test_runs_of_searches_have_a_row_and_the_time_that_is_left_of_them(tmp_path):
+    usual = {str(seed): SIX[0].config.model_copy(update={"seed": seed}).canonical() for seed in (0, 1)}
+    method = usual["0"]["algorithm"] | {"name": "fedprox", "mu": 0.1}
+    usual = {seed: config | {"algorithm": method, "rounds": 10} for seed, config in usual.items()}
+    tried = [{"mu": mu, "lr": lr} for mu, lr in ((0.1, 0.01), (1, 0.02))]
+    runs = [
+        config | {"algorithm": method | {"mu": one["mu"]}, "lr": one["lr"]}
+        for one in tried
+        for config in usual.values()
+    ]
+    other = runs[0] | {"lr": 0.5}  # which the search has not proposed
+    store = results(tmp_path, SIX[:1], {})
+    search = {"configs": usual, "space": {"mu": {}, "lr": {}}, "proposed": tried, "samples": 8, "wanted": 5}
+
+    def end(config: dict, **record: object) -> None:
+        store.start(hash_of(config), config, {})
+        store.finish(hash_of(config), [], {"id": hash_of(config), "seconds": 100.0} | record)
+
+    with store.locked():
+        store.write_search("fedprox-digits", search)
+        for config in (runs[0], runs[1], other):
+            end(config, status="done")
+        for config in runs[2:]:
+            store.start(hash_of(config), config, {})
+            store.append(hash_of(config), [{"round": number} for number in range(1, 6)])
+        text, told = status(tmp_path), json.loads(status(tmp_path, "--json"))
+    assert "running: 1 trial." in text, "one trial trains both seeds"
+    found = counts(text, "searches")
+    assert [found[name] for name in ("finished", "running", "not begun")] == ["2", "2", "6"]
+    assert found["left"] == f"about {duration_in_words(2 * 50 + 6 * 100)}"
+    assert counts(text, "in no grid")["finished"] == "1"
+    rows = {row["of_searches"]: row for row in told["grids"] if row["grid"] is None}
+    assert (rows[True]["seconds_left"], rows[True]["not_begun"]) == (700, 6) and rows[False]["finished"] == 1
+    assert told["searches"] == [{"search": "fedprox-digits", "begun": 2, "of": 5}]
+    with store.locked():
+        for config in runs[2:]:
+            end(config, status="stopped")
+        found = counts(status(tmp_path), "searches")
+    assert (found["finished"], found["stopped"], found["not begun"]) == ("2", "2", "6")
 
 
 def test_what_is_no_results_directory_gets_one_sentence(tmp_path):

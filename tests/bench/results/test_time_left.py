@@ -12,8 +12,8 @@ def cell(run: str, method: str = "fedavg", dataset: str = "digits", seed: int = 
     return {"run": run, "config": {"algorithm": algorithm, **settings}}
 
 
-def left(cells: list[dict], states: dict[str, RunState], at_once: int = 1, **planned: int) -> float | None:
-    return time_left({"planned_examples": planned} if planned else {}, cells, states, at_once)
+def left(cells: list[dict], states: dict[str, RunState], trials: int = 1, **planned: int) -> float | None:
+    return time_left({each["run"]: each["config"] for each in cells}, states, trials, planned)
 
 
 def done(seconds: float) -> RunState:
@@ -70,12 +70,12 @@ def test_examples_tell_better_than_rounds_how_much_is_left():
 
 def test_trials_at_once_share_the_time_but_no_run_ends_earlier_for_them():
     cells = [cell("a"), *(cell(f"b{seed}", seed=seed) for seed in range(1, 9))]
-    assert left(cells, {"a": done(100)}, at_once=4) == pytest.approx(200)
-    assert left(cells[:3], {"a": done(100)}, at_once=4) == pytest.approx(100)
+    assert left(cells, {"a": done(100)}, trials=4) == pytest.approx(200)
+    assert left(cells[:3], {"a": done(100)}, trials=4) == pytest.approx(100)
 
 
 def test_ended_runs_take_no_time_whatever_their_end_and_only_done_ones_tell_the_speed():
-    cells = [cell("a"), cell("b", seed=1), cell("c", seed=2), {**cell("d", seed=3), "run": None}]
+    cells = [cell("a"), cell("b", seed=1), cell("c", seed=2)]
     ended = {"b": RunState("failed", 0, 3), "c": RunState("diverged", 0, 1)}
     assert left(cells, {"a": done(100), **ended}) == 0
     assert left(cells, ended) is None, "a is left"
