@@ -134,6 +134,9 @@ class FedCP(Scored, FitsPrivate):
     def fit_visits(self, settings: Settings, num_examples: int) -> int:
         return 0 if self.gate == "global" else super().fit_visits(settings, num_examples)
 
+    def local_model(self, task: Task) -> Model:
+        return self.deployed_model(task)
+
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models, own = super().local_models(state, outputs), outputs.result.client
         received = tree.map(lambda leaf, one: leaf.expand_as(one), classifier_part(state["params"]), own)

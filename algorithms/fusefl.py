@@ -73,6 +73,7 @@ class FuseFL(OneExchange):
 
     version = 2  # 1 trained every phase as long as other methods train in all
     deploys = "fused"
+    trains_whole_models = False
 
     blocks: int = 2
     phase_rounds: int = 1

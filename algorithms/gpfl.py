@@ -138,6 +138,9 @@ class GPFL(Scored, OwnClassifier):
         model = descend_on(["classifier"], self.local_loss, whole(view), data, plan, own)
         return {**model, "params": self._deployed(model["params"], own.server["p"])}
 
+    def local_model(self, task: Task) -> Model:
+        return self.deployed_model(task)
+
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         models = super().local_models(state, outputs)
         found = torch.func.vmap(self._deployed)(models["params"], outputs.result.client["condition"])

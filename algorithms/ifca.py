@@ -4,14 +4,14 @@ Ghosh, Chung, Yin and Ramchandran, An Efficient Framework for Clustered Federate
 https://arxiv.org/abs/2006.04088
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import torch
 from torch import Tensor
 
 from algorithms import BatchPlan, ClientData, ClientView, Cohort, State, Task, Tree, one_of, registered, task_loss
-from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, start_models
+from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, one_pass, start_models
 from algorithms.shared.clustering import ClusterInit
 
 
@@ -39,6 +39,10 @@ class IFCA(ClusteredRounds):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("cluster_init", self.cluster_init, get_args(ClusterInit))
+
+    def init(self, task: Task) -> State:
+        replace(task, settings=one_pass(task.settings)).require_batches([task.model], drops=False)
+        return super().init(task)
 
     def initial_models(self, task: Task) -> Tree:
         return start_models(task, self.num_clusters, self.cluster_init)

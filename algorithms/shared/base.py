@@ -108,11 +108,14 @@ class RoundHooks(Algorithm):
         broadcast: entries of the server state that clients receive, beside the params.
         seeded: entries of the server state that clients need not receive, because everyone can draw them from the seed.
         smallest_batch: batches with fewer examples do not count as trained on; the method gives the same number to `descend`.
+        trains_whole_models: whether the local training of a round ends with a model that could be deployed alone, which
+            `local_models` gives.
     """
 
     broadcast: ClassVar[tuple[str, ...]] = ()
     seeded: ClassVar[tuple[str, ...]] = ()
     smallest_batch: ClassVar[int] = 1
+    trains_whole_models: ClassVar[bool] = True
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         """What local SGD minimises on a batch. Scalar."""

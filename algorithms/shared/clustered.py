@@ -16,7 +16,17 @@ from algorithms.shared.clustering import ClusterInit, too_many_clusters
 from algorithms.shared.local_sgd import LocalResult, descend
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, OnClient, RunConfig, Task
+from algorithms.shared.types import (
+    BatchPlan,
+    ClientData,
+    ClientOutputs,
+    ClientView,
+    Cohort,
+    OnClient,
+    RunConfig,
+    Settings,
+    Task,
+)
 from bench.seeding import seed_for
 
 Proximal = Literal["released", "intended"]
@@ -223,8 +233,7 @@ def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apa
     Returns:
         [K, cohort, ...].
     """
-    settings = replace(task.settings, local_epochs=1, local_steps=None, last_batch="keep")
-    results = []
+    settings, results = one_pass(task.settings), []
     for cluster in range(len(tree.leaves(state["params"])[0])):
         seed = seed_for(task.seed, "choice", cluster if apart else 0)
         once = replace(task, settings=settings, seed=seed)
@@ -232,6 +241,11 @@ def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apa
         visitors = once.cohort(cohort.ids)
         results.append(once.map_clients(fn, visitors, round=state["round"], params=params, buffers=buffers).result)
     return torch.stack(results)
+
+
+def one_pass(settings: Settings) -> Settings:
+    """The settings of a pass over all training examples, whatever local training leaves out."""
+    return replace(settings, local_epochs=1, local_steps=None, last_batch="keep")
 
 
 def lowest(values: Tensor) -> Tensor:

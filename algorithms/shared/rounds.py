@@ -23,6 +23,7 @@ from algorithms.shared.returned import (
 from algorithms.shared.streaming import RunningMean
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientOutputs, Cohort, OnClient, Settings, Task
+from bench.models.base import Model
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,10 @@ class RoundBased(RoundHooks):
     def local_models(self, state: State, outputs: ClientOutputs) -> Tree:
         """Models of a cohort at the end of the local training that started from state: "params" and "buffers", [K, ...]."""
         return {"params": tree.add(state["params"], outputs.result.update["delta"]), "buffers": outputs.buffers}
+
+    def local_model(self, task: Task) -> Model:
+        """The model of which `local_models` gives params."""
+        return task.model
 
     def finite_check(self, state: State) -> Tree:
         own = {"clients": state["clients"]["rows"]} if self.personal else {}

@@ -22,10 +22,10 @@ class LocalModels(Callback):
     def validate(self, config, algorithm):
         mistakes = []
         said = "trace_local_models" if config.trace_local_models else "local-models"
-        if not isinstance(algorithm, RoundBased):
+        if not (isinstance(algorithm, RoundBased) and algorithm.trains_whole_models):
             name = algorithms.name_of(algorithm)
             mistakes.append(
-                f"{name} does not train one model in rounds, so {said} has no local models of a round; leave it out."
+                f"{name} does not train one whole model in rounds, so {said} has no local models of a round; leave it out."
             )
         if config.local_epochs is None:
             mistakes.append(
@@ -49,7 +49,7 @@ def _trace(outcome) -> dict[str, list]:
     task, algorithm, curves = outcome.task, outcome.algorithm, []
     for epoch in range(1, task.settings.local_epochs + 1):
         models = local_models(task, algorithm, outcome.before, epoch)
-        deployed = Deployed(task.model, models["params"], models["buffers"], True)
+        deployed = Deployed(algorithm.local_model(task), models["params"], models["buffers"], True)
         curves.append(_accuracies(task, deployed, models["ids"]))
     ids = models["ids"]
     deployed = algorithm.deploy(task, outcome.after, ids)

@@ -126,7 +126,10 @@ def no_results(store: "Store", grid: str | None, budget: str | None) -> str:
     if not held:
         return f"{store.folder} holds no results of a grid yet."
     wanted = "@".join(part for part in (grid, budget) if part)
-    return f"{store.folder} holds no results of {wanted}, only: {', '.join(held)}.{suggestion(wanted, held)}"
+    held = [label for label in held if label.partition("@")[0] == grid] or held
+    longer = [label for label in held if label.startswith(f"{wanted}+")][:3]
+    near = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else suggestion(wanted, held)
+    return f"{store.folder} holds no results of {wanted}, only: {', '.join(held)}.{near}"
 
 
 def edited_files(store: "Store", labels: list[str]) -> set[str]:

@@ -61,13 +61,14 @@ def run_experiment(
         if (fitted := fit_to_images(selection, spec, images)) is not selection:
             selection, searches = fitted, _searches(fitted, spec, store)
         _prepare_data_of_users(selection.selected, spec, options, store, dry_run)
+        lacking = 0
         if searches:
             _warn_unsearched(selection, searches, spec)
             check_models(without_searches(selection, spec, searches), selection.selected, spec.grid)
             if dry_run:
                 _print_searches(searches, store)
                 return
-            selection = _tune(selection, searches, spec, options, machines, store, session)
+            selection, lacking = _tune(selection, searches, spec, options, machines, store, session)
         plan = make_plan(selection, spec.grid, options, images, store)
         check_models(plan.todo, selection.selected, spec.grid)
         name_damaged(store, looked=True, named=named)
@@ -82,7 +83,7 @@ def run_experiment(
             return
         ended = _run(plan, spec, options, machines, store)
     _report(spec, store)
-    _print_end(ended, plan, spec, images, store)
+    _print_end(ended, plan, spec, images, store, lacking)
 
 
 def _prepare_data_of_users(
@@ -134,14 +135,15 @@ def _tune(
     machines: Machines,
     store: Store,
     session: contextlib.ExitStack,
-) -> Selection:
-    """The cells with the hyper-parameters that searches choose."""
+) -> tuple[Selection, int]:
+    """The cells with the hyper-parameters that searches choose; and for how many places they cannot."""
     from bench.experiments.selection import with_chosen
     from bench.tuning import select
     from reports.exports import search_report
 
     chosen = select.choose(searches, spec.tuning, options, machines, store, errors, warn, session, search_report.write)
-    return with_chosen(selection, spec, chosen)
+    lacking = searches.keys() - chosen.keys()
+    return with_chosen(selection, spec, chosen, lacking), len(lacking)
 
 
 def _print_searches(searches: dict[str, Search], store: Store) -> None:
@@ -224,8 +226,14 @@ def _report(spec: ExperimentSpec, store: Store) -> None:
     warn(f"Results: {store.folder}")
 
 
-def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store) -> None:
-    """Prints how the runs have ended, and what to do about failed ones and absent files; exits with 1 if some have failed."""
+def _print_end(
+    ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store, lacking: int
+) -> None:
+    """Prints how the runs have ended, and what to do about failed ones and absent files; exits with 1 if some have failed.
+
+    Args:
+        lacking: places of the table for which searches could not choose, whose cells were left out.
+    """
     from bench.execution import driver
 
     _warn_absent(images)
@@ -233,7 +241,9 @@ def _print_end(ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: 
         warn(", ".join(f"{count} {status}" for status, count in ended.items()) + ".")
         for line in driver.failures(spec.grid, plan, store):
             warn(line)
-    if ended.get("failed"):
+    if lacking:
+        warn(f"The table lacks {counted(lacking, 'cell')}, for which no configuration could be chosen, as said above.")
+    if ended.get("failed") or lacking:
         words = [word for word in sys.argv[1:] if word != "--rerun"]
         warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
         raise typer.Exit(1)

@@ -55,7 +55,8 @@ def status(
         others = {} if grid else _others(grids.values(), states)
         searches = {} if grid else {name: found for name in store.searches() if (found := store.search(name))}
         configs = {run: config for run in others if (config := store.config(run))}
-        searched = runs_of_searches(searches, configs)
+        of_searches = runs_of_searches(searches, configs)
+        searched = [*{each.run: each for found in of_searches.values() for each in found}.values()]
         trials = _trials(snapshot, searched)
         rows = _rows(shown, cells, searched, others, states, trials)
         running = _running(store, snapshot, shown, others)
@@ -68,7 +69,7 @@ def status(
             console.print(_table(rows, trials))
         say_stale(stale)
         _say_running(running)
-        _say_searches(searches)
+        _say_searches(searches, of_searches, states)
 
 
 class _Row(NamedTuple):
@@ -309,13 +310,23 @@ def _name_of(cell: StoredCell, grid: StoredGrid) -> str:
     return " ".join([*words, *pairs(others | chosen_in(cell)), f"seed {cell['seed']}"])
 
 
-def _say_searches(searches: Mapping[str, StoredSearch]) -> None:
-    """A line per search; what its configurations have reached is in the files that it leaves in `reports`."""
+def _say_searches(
+    searches: Mapping[str, StoredSearch], runs: Mapping[str, list[SearchedRun]], states: Mapping[str, RunState]
+) -> None:
+    """A line per search that has not ended, and one for all others; what their configurations have reached is in the files that
+    they leave in `reports`."""
+    ended, tried, failed = 0, 0, 0
     for name, found in searches.items():
+        begun, of_each = len(found["proposed"]), len(found["configs"])
+        statuses = [states[each.run].status if each.run in states else None for each in runs[name]]
+        if begun and all(status in ("done", "diverged", "failed", "stopped") for status in statuses):
+            ended, tried, failed = ended + 1, tried + begun, failed + statuses.count("failed")
+            continue
         samples = found.get("wanted", found.get("samples"))
-        begun = len(found["proposed"])
         count = (
             counted(begun, "configuration") if samples is None else f"{begun} of {counted(samples, 'configuration')}"
         )
-        runs = counted(len(found["configs"]), "run")
-        say(f"Search {name}: {count} begun, {runs} each.")
+        say(f"Search {name}: {count} begun, {counted(of_each, 'run')} each.")
+    if ended:
+        failures = f"; {counted(failed, 'run')} failed" if failed else ""
+        say(f"{counted(ended, 'search', 'searches')} ended, with {counted(tried, 'configuration')}{failures}.")

@@ -217,7 +217,7 @@ def _stores(first: "Store") -> "list[Store]":
 
 def _runs(stores: "list[Store]", grids: "list[tuple[Store, str]] | None") -> "Drawn":
     """The runs that may be drawn: those that have ended, of some grids or all. A run that several directories hold counts once,
-    with each of them where its files are others.
+    with each of them where its files are others. One that was stopped before its first round has nothing to compare.
     """
     from bench.results.verified import digest_of
 
@@ -225,7 +225,9 @@ def _runs(stores: "list[Store]", grids: "list[tuple[Store, str]] | None") -> "Dr
     held = [(store, store.records()) for store in stores] if grids is None else []
     held += [(store, store.records_of(found)) for store, label in grids or () if (found := store.grid(label))]
     for store, records in held:
-        for run in records:
+        for run, record in records.items():
+            if record["status"] == "stopped" and not record["rounds"]:
+                continue
             copies = runs.setdefault(run, [])
             if not copies or digest_of(store, run) not in {digest_of(other, run) for other in copies}:
                 copies.append(store)

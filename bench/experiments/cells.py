@@ -167,8 +167,12 @@ def is_laid_out_as(grid: GridSpec, stored: StoredGrid) -> bool:
     """Whether a stored grid has the title and the layout of the table that the grid has now. What layouts did not always have
     counts as left out, a layout that is none any more as the same. Data of users are the same if they have one name: their
     files may not be here."""
+    report = stored["report"]
+    axes = [*report["rows"], report["columns"]]
     try:
-        before = Layout.model_validate({**stored["report"], "std": stored["std"], "verdict": stored["verdict"]})
+        before = Layout.model_validate(
+            {**report, "std": stored["std"], "verdict": stored["verdict"]}, context={"axes": axes}
+        )
     except ValidationError:
         return True
     layouts = [with_names_of_data(layout.model_dump()) for layout in (before, grid.report)]

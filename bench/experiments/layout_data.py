@@ -1,19 +1,49 @@
-"""Datasets and partitions of users in the layout of a table: what it calls them, and what it leaves out or compares."""
+"""Values of axes in the layout of a table, as cells have them: what it calls them, and what it leaves out or compares."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bench import references
+from bench.config.methods import is_method
+from bench.experiments.axis_values import resolved_value
 from bench.experiments.labels import HEADINGS
 from bench.experiments.report_schema import Layout
-from datasets.own_data import canonical_setting
+
+_COMPARED = ("gains_over", "reference", "against", "improvement_over")
 
 
-def in_references(layout: Layout) -> Layout:
-    """A layout with references in place of paths, as cells have them."""
+def resolved(layout: Layout, axes: Mapping[str, Sequence[Any]]) -> Layout:
+    """A layout with values of axes as cells have them: references in place of paths, and numbers and partitions as they are
+    resolved.
+
+    Args:
+        axes: of the grid.
+    """
+    methods = [name for name in axes.get("algorithm", ()) if is_method(name)]
     before = layout.model_dump()
-    after = _mapped(before, canonical_setting)
-    return layout if after == before else Layout.model_validate(after)
+    after = _mapped(before, lambda key, value: resolved_value(key, value, methods))
+    for part in _COMPARED:
+        after[part] = {key: resolved_value(key, value, methods) for key, value in after[part].items()}
+    for part in filter(None, (after, after["printed"])):
+        part["names"] = {
+            key: ids if key == HEADINGS else {_text(key, id, methods): name for id, name in ids.items()}
+            for key, ids in part["names"].items()
+        }
+    if json.dumps(after, default=str) == json.dumps(before, default=str):  # 1 is not 1.0 here
+        return layout
+    return Layout.model_validate(after, context={"axes": [*axes, *layout.rows, layout.columns]})
+
+
+def _text(key: str, id: str, methods: list[str]) -> str:
+    """The text of a value that YAML may have read as a number."""
+    value: Any = id
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            value = number(id)
+            break
+    return str(resolved_value(key, value, methods))
 
 
 def with_names_of_data(layout: Mapping[str, Any]) -> Any:

@@ -89,16 +89,23 @@ def without_searches(selection: Selection, spec: ExperimentSpec, searched: Colle
     return [cell for cell in there if tuning.place(cell, layout) not in searched]
 
 
-def with_chosen(selection: Selection, spec: ExperimentSpec, chosen: Mapping[str, Mapping[str, Any]]) -> Selection:
+def with_chosen(
+    selection: Selection,
+    spec: ExperimentSpec,
+    chosen: Mapping[str, Mapping[str, Any]],
+    lacking: Collection[str] = (),
+) -> Selection:
     """The same cells with the hyper-parameters that searches have chosen.
 
     Args:
         chosen: place of a cell -> what was chosen for it and how, as `bench.tuning.select.describe_choice` returns it.
+        lacking: places for which nothing could be chosen; their cells are left out.
     """
     layout, tuning = spec.grid.report.model_dump(), spec.tuning or TuningOptions()
 
     def tuned(cells: list[Cell]) -> list[Cell]:
-        found = [_with_chosen(cell, chosen.get(tuning.place(cell, layout))) for cell in cells]
+        places = [(cell, tuning.place(cell, layout)) for cell in cells]
+        found = [_with_chosen(cell, chosen.get(place)) for cell, place in places if place not in lacking]
         return list({(cell.dataset, cell.id): cell for cell in found}.values())  # without repetitions
 
     return Selection(tuned(selection.cells), tuned(selection.selected))

@@ -11,7 +11,7 @@ from bench.config.schema import DEFAULT_VALIDATION_SHARE
 from bench.errors import ConfigError, unknown
 from bench.experiments import cells as grid_cells
 from bench.experiments.grid_schema import FULL, PAPER, GridSpec
-from bench.experiments.layout_data import in_references
+from bench.experiments.layout_data import resolved
 from bench.files import file_name
 from bench.simulation.retention import Final
 from datasets.own_data import canonical_setting
@@ -179,7 +179,9 @@ class ExperimentSpec:
         overrides = {key: canonical_setting(key, value) for key, value in self.overrides.items()}
         only = {key: [canonical_setting(key, value) for value in values] for key, values in self.only.items()}
         substitutes = {key: canonical_setting("dataset", value) for key, value in self.substitutes.items()}
-        object.__setattr__(self, "grid", self.grid.model_copy(update={"report": in_references(self.grid.report)}))
+        object.__setattr__(
+            self, "grid", self.grid.model_copy(update={"report": resolved(self.grid.report, self.grid.axes)})
+        )
         object.__setattr__(self, "budget", self.budget or self.grid.usual_budget)
         object.__setattr__(self, "substitutes", substitutes)
         object.__setattr__(self, "overrides", overrides)

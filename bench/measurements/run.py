@@ -1,5 +1,6 @@
 """Measures what tables and figures need on states that finished runs have kept, and stores it."""
 
+import dataclasses
 import functools
 import inspect
 import time
@@ -56,6 +57,15 @@ class FinishedRun:
         from bench.simulation.build import build_task
 
         return build_task(self.config, self.dataset, data_dir=self._data_dir)
+
+    @functools.cached_property
+    def local_task(self) -> Any:
+        """Its task with the model of which `local_models` gives params, for methods whose clients have another one."""
+        from algorithms import RoundBased
+
+        if not isinstance(self.algorithm, RoundBased):
+            return self.task
+        return dataclasses.replace(self.task, model=self.algorithm.local_model(self.task))
 
     @functools.cached_property
     def algorithm(self) -> Any:

@@ -39,7 +39,7 @@ class EncoderHeads(Shown):
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import encoders
 
-        return encoders.head_losses(run.task, run.local_models(probe), self.examples, self.decoder_width)
+        return encoders.head_losses(run.local_task, run.local_models(probe), self.examples, self.decoder_width)
 
 
 class EncoderInformation(Shown):
@@ -59,7 +59,7 @@ class EncoderInformation(Shown):
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import encoders
 
-        return encoders.label_information(run.task, run.local_models(probe), self.examples)
+        return encoders.label_information(run.local_task, run.local_models(probe), self.examples)
 
 
 class DatasetSizes(Shown):

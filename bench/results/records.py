@@ -273,6 +273,8 @@ class ChosenParams(TypedDict):
         space: option -> its range, for people.
         search: name of the search.
         spaces: how many spaces have been searched for the same runs, this one included; missing where it is the only one.
+        failed: configurations that failed, and could not be chosen; missing where none did.
+        copies: copies of the images on which the compared configurations were trained; missing where it was one.
     """
 
     hparams: dict[str, Any]
@@ -288,6 +290,8 @@ class ChosenParams(TypedDict):
     space: dict[str, str]
     search: Name
     spaces: NotRequired[int]
+    failed: NotRequired[int]
+    copies: NotRequired[int]
 
 
 class StoredCell(TypedDict):

@@ -38,14 +38,17 @@ def value_in(config: Mapping[str, Any], key: str) -> Any:
     return None
 
 
-def runs_of_searches(searches: Mapping[str, StoredSearch], configs: Mapping[str, Config]) -> list[SearchedRun]:
-    """The runs that searches want, at most: a search may stop some early, and share others with another search.
+def runs_of_searches(
+    searches: Mapping[str, StoredSearch], configs: Mapping[str, Config]
+) -> dict[str, list[SearchedRun]]:
+    """Name of a search -> the runs that it wants, at most: it may stop some early, and share others with another search.
 
     Args:
         searches: by their names.
         configs: run id -> config of the runs that have begun and are in no grid.
     """
-    found, missing = dict[str, SearchedRun](), list[SearchedRun]()
+    found = dict[str, list[SearchedRun]]()
+    spare = _MOST
     alike: dict[frozenset[str], dict[str, list[str]]] = {}  # options -> what runs have besides -> their ids
     for name, search in searches.items():
         options, seeds = frozenset(search["space"]), len(search["configs"])
@@ -59,10 +62,12 @@ def runs_of_searches(searches: Mapping[str, StoredSearch], configs: Mapping[str,
                 for run in alike[options].get(_without(usual, options), ())
                 if {key: value_in(configs[run], key) for key in options} in search["proposed"]
             ]
-            found |= {run: SearchedRun(run, configs[run], seeds) for run in own}
-            left = min(search.get("wanted", len(search["proposed"])) - len(own), _MOST - len(missing))
-            missing += [SearchedRun(f"{name} {seed} {number}", usual, seeds) for number in range(left)]
-    return [*found.values(), *missing]
+            wanted = found.setdefault(name, [])
+            wanted += [SearchedRun(run, configs[run], seeds) for run in own]
+            left = min(search.get("wanted", len(search["proposed"])) - len(own), spare)
+            spare -= max(0, left)
+            wanted += [SearchedRun(f"{name} {seed} {number}", usual, seeds) for number in range(left)]
+    return found
 
 
 def _without(config: Mapping[str, Any], options: Collection[str]) -> str:

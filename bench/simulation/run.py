@@ -69,10 +69,11 @@ class Run:
         reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
         self._hooks = f"A hook of {config.algorithm['name']}"  # for messages
-        if retention and retention.local_models and not isinstance(self.algorithm, RoundBased):
+        trains_whole = isinstance(self.algorithm, RoundBased) and self.algorithm.trains_whole_models
+        if retention and retention.local_models and not trains_whole:
             name = config.algorithm["name"]
             raise ValueError(
-                f"{name} does not train one model in rounds, so it has no local models to keep; leave out "
+                f"{name} does not train one whole model in rounds, so it has no local models to keep; leave out "
                 "save_local_models, or say by save_when which runs keep them."
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)

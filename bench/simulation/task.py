@@ -153,15 +153,20 @@ class Task:
         """Number of examples of clients of this task."""
         return [len(self.federation.clients[client]) for client in self.global_ids(ids).tolist()]
 
-    def require_batches(self, models: Sequence[Model]) -> None:
-        """Raises ValueError if a client has a batch that is too small for one of the models in training mode."""
+    def require_batches(self, models: Sequence[Model], drops: bool = True) -> None:
+        """Raises ValueError if a client has a batch that is too small for one of the models in training mode.
+
+        Args:
+            drops: whether `last_batch` can drop such a batch.
+        """
         least = max(model.smallest_batch for model in models)
         sizes = self.sizes(torch.arange(self.population)) if least > 1 else []
         for client, size in enumerate(sizes):
             if size and min(map(min, self.settings.passes(size))) < least:
+                dropping = "last_batch drop-if-full, " if drops else ""
                 raise ValueError(
                     f"The model takes batch statistics of at least {least} examples, but client {client} with {size} has a "
-                    "smaller batch; use another batch_size, last_batch drop-if-full, larger images, or more examples."
+                    f"smaller batch; use another batch_size, {dropping}larger images, or more examples."
                 )
 
     def num_trained(self, cohort: Cohort, smallest_batch: int = 1) -> int:

@@ -111,6 +111,7 @@ class ConfigurationRecorder(TrialRecorder):
         self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
         self._announced: set[str] = set()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
+        self._diverged = Counter[str]()  # trial -> seeds that have diverged
 
     def start(self, trial: Trial) -> None:
         name = trial.config["search"]
@@ -161,9 +162,11 @@ class ConfigurationRecorder(TrialRecorder):
                 reason = f"another seed of its configuration failed when it was at round {rounds}"
             result = {"status": "stopped", "reason": reason, "summary": summarise(self.runs.rows[run])}
             self.runs.end(run, {**result, **self.host_of(trial)}, self._folder_of(search, run))
-        outcome = search.described(report.value)
+        outcome, seeds = search.described(report.value), len(search.search.configs)
         if failed:
             outcome = "failed"
+        elif diverged := self._diverged.pop(trial.trial_id, 0):
+            outcome = f"diverged with {diverged} of {seeds} seeds" if seeds > 1 else "diverged"
         elif stopped:
             outcome += f", stopped after round {report.round}"
         self._on_message(search.count(trial.config["params"], outcome, failed))
@@ -213,6 +216,7 @@ class ConfigurationRecorder(TrialRecorder):
             result |= self.store.base_fields(base)
         self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
+        self._diverged[trial.trial_id] += status == "diverged"
         if status != "failed":
             search.ended.add(run)
         if status != "done":

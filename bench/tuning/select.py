@@ -30,6 +30,9 @@ from bench.tuning.outcomes import Outcome, list_runs, stale
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from datasets import resized
+from datasets.image_size import ImageSize
+
+_View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
 
 
 def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
@@ -88,20 +91,21 @@ def choose(
 
     Returns:
         Place of cells -> what was chosen and how (see `describe_choice`): the configuration with the best mean over seeds among
-        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Where
-        some have failed, only studies choose among the others.
+        those that were trained to the end and diverged with no seed; of studies also one that diverged, where all did. Places
+        where none can be chosen are absent; `on_message` gets the reason.
 
     Raises:
         KeyboardInterrupt, StoreError: as `bench.execution.scheduler.run_jobs`.
-        ValueError: if clients cannot set enough aside; or after all searches, if some have not ended well.
+        ValueError: if clients cannot set enough aside; or after all searches, if nothing can be chosen for any place.
         datasets.DataError: if there are no images.
     """
-    _check_data(searches.values(), options.data_dir)
+    digests = _check_data(searches.values(), options.data_dir)
     listed = list_runs(store)
     # Places may share a study.
     studies = {search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()}
     changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
     _say_stale(changed, "of searches", store, on_message)
+    _say_other_images(studies.values(), digests, store, on_message)
     found, troubles, searched = {}, [], _spaces_searched(store)
     failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
@@ -115,12 +119,18 @@ def choose(
         if not tuning.compares:
             on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
         best = best_of(outcomes, tuning)
-        if best is None or failed and not tuning.studies:
+        if best is None:
             troubles.append(_trouble(study.search, failed))
             continue
-        if failed:
-            on_message(f"{title_of(study.search)}: {_configurations(failed)} failed and cannot be chosen.")
         found[name] = describe_choice(study.search, best, outcomes)
+        if failed:
+            found[name]["failed"] = failed
+            on_message(
+                f"{title_of(study.search)}: {_configurations(failed)} failed and cannot be chosen, and tables will say so; the "
+                f"same command tries {'it' if failed == 1 else 'them'} again."
+            )
+        if (copies := len({_digest(store, run) for one in outcomes for run in one.runs} - {None})) > 1:
+            found[name]["copies"] = copies
         if (spaces := len(searched[_configs(study.search.describe())])) > 1:
             found[name]["spaces"] = spaces
             on_message(
@@ -130,9 +140,11 @@ def choose(
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
         )
-    if troubles:
+    if troubles and not found:
         raise ValueError(" ".join(troubles))
-    return {key: found[search.name] for key, search in searches.items()}
+    for trouble in troubles:
+        on_message(trouble)
+    return {key: found[search.name] for key, search in searches.items() if search.name in found}
 
 
 def best_of(outcomes: Sequence[Outcome], tuning: TuningOptions) -> Outcome | None:
@@ -181,14 +193,50 @@ def _configs(search: Mapping[str, Any]) -> str:
     return json.dumps(search["configs"], sort_keys=True)
 
 
-def _check_data(searches: Iterable[Search], data_dir: Path | None) -> None:
-    """Raises ValueError if clients have too few examples to set aside; checked before workers start."""
-    checked = set()
+def _check_data(searches: Iterable[Search], data_dir: Path | None) -> dict[_View, str]:
+    """Digests of the images of searches.
+
+    Raises:
+        ValueError: if clients have too few examples to set aside; checked before workers start.
+    """
+    checked, digests = set(), {}
     for config in (config for search in searches for config in search.configs.values()):
         key = tuple(getattr(config, name) for name in (*DATA_SETTINGS, "seed"))
         if key not in checked:
             checked.add(key)
-            divide(config, resized.load(config.dataset, config.transform, data_dir, config.image_size))
+            images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+            digests[_view(config)] = images.digest
+            divide(config, images)
+    return digests
+
+
+def _view(config: RunConfig) -> _View:
+    return config.dataset, config.transform, config.image_size
+
+
+def _digest(store: Store, run: str) -> str | None:
+    """That of the images on which a run of the store was trained; None if its record does not say."""
+    record: Mapping[str, Any] = store.record(run) or {}
+    return record.get("data", {}).get("digest")
+
+
+def _say_other_images(
+    studies: Iterable[Study], digests: Mapping[_View, str], store: Store, on_message: Callable[[str], None]
+) -> None:
+    """A line for each copy of the images on which finished runs of searches were trained, and that is not the one here."""
+    others = dict[tuple[str, str, str], set[str]]()
+    for study in studies:
+        config = study.search.template
+        here = digests[_view(config)]
+        for run in study.ended_runs:
+            if (there := _digest(store, run)) and there != here:
+                others.setdefault((config.dataset, there[:8], here[:8]), set()).add(run)
+    for (dataset, there, here), runs in others.items():
+        on_message(
+            f"{len(runs)} finished run{'s' * (len(runs) > 1)} of searches used another {dataset} (digest {there}) than the one "
+            f"that is here ({here}): their accuracies are compared with those of this one; to search on this one alone, name "
+            "another --results-dir."
+        )
 
 
 def _run_searches(
@@ -315,14 +363,11 @@ def title_of(search: Search) -> str:
 
 
 def _trouble(search: Search, failed: int) -> str:
-    if failed:
-        return (
-            f"{title_of(search)}: {_configurations(failed)} failed, so the best one is not known; the same command tries them "
-            "again."
-        )
+    how = "each configuration that did not fail diverged" if failed else "each configuration diverged"
+    again = f" {_configurations(failed)} failed; the same command tries {'it' if failed == 1 else 'them'} again."
     return (
-        f"{title_of(search)}: each configuration diverged with one of its seeds at least, so none can be chosen; try more by "
-        "--samples, another --space, or leave the method out."
+        f"{title_of(search)}: {how} with one of its seeds at least, so none can be chosen; try more by --samples, another "
+        f"--space, or leave the method out.{again * bool(failed)}"
     )
 
 

@@ -107,6 +107,8 @@ def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:
 
 
 def _score(line: dict, seeds: int) -> str:
-    """ "53.2±0.4", with the number of diverged seeds."""
+    """ "53.2±0.4", with the number of diverged seeds; "diverged" if all have."""
+    if line["diverged"] == seeds:
+        return f"diverged with {'its seed' if seeds == 1 else 'all seeds'}"
     number = percent(line["mean"]) + ("" if pd.isna(line["std"]) else f"±{percent(line['std'])}")
     return number + (f", {line['diverged']} of {seeds} seeds diverged and count as 0" if line["diverged"] else "")

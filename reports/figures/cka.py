@@ -71,7 +71,7 @@ class Cka(SeriesFigure):
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import features
 
-        return features.cka(run.task, run.local_models(probe), self.estimator)
+        return features.cka(run.local_task, run.local_models(probe), self.estimator)
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> Any:
         """As of `SeriesFigure`; of clients, the heat maps of `draw`."""

@@ -87,7 +87,7 @@ class EncoderFeatures(Figure):
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import encoders
 
-        return encoders.plane(run.task, run.local_models(probe), self.encoders, self.view, self.points)
+        return encoders.plane(run.local_task, run.local_models(probe), self.encoders, self.view, self.points)
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Panels]:
         """What was measured, of the first seed that is done of each cell."""

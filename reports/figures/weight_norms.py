@@ -43,7 +43,7 @@ class WeightNorms(Figure):
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import features
 
-        return features.weight_norms(run.task, run.local_models(probe))
+        return features.weight_norms(run.local_task, run.local_models(probe))
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[list[Matrix]]:
         """The panels, a row per run."""

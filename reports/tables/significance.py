@@ -128,6 +128,9 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
         return
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
+        if against and not cells["pairs"].any():
+            yield f"No cell has finished {runs} in common with {against}: none is tested."
+            return
         of = against or f"the best of their {contest}"
         yield f"Fewer than 2 {runs} per cell say nothing about which cells differ from {of}: none is marked."
         return

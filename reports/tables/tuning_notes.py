@@ -155,6 +155,8 @@ def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
         yield from _ties(cells)
         yield from _unequal_counts(cells, names)
         yield from _spaces_tried(cells, names)
+        yield from _failures(cells, names)
+        yield from _copies(cells, names)
         if not is_board(grid):  # which has a table of them
             yield _searched_spaces(cells, names)
 
@@ -220,6 +222,21 @@ def _spaces_tried(cells: list[StoredCell], names: Names) -> Iterator[str]:
         most[_title(cell, names)] = max(most[_title(cell, names)], cell["tuned"].get("spaces", 1))
     if several := [f"{count} for {name}" for name, count in most.items() if count > 1]:
         yield f"More than one search space was tried, and the last one counts: {', '.join(several)}."
+
+
+def _failures(cells: list[StoredCell], names: Names) -> Iterator[str]:
+    """Methods of which configurations failed."""
+    failed: dict[str, int] = defaultdict(int)
+    for cell in cells:
+        failed[_title(cell, names)] += cell["tuned"].get("failed", 0)
+    if some := [f"{count} of {name}" for name, count in failed.items() if count]:
+        yield f"Configurations that failed, and could not be chosen: {', '.join(some)}."
+
+
+def _copies(cells: list[StoredCell], names: Names) -> Iterator[str]:
+    """Methods whose search compares accuracies on different copies of the images."""
+    if mixed := dict.fromkeys(_title(cell, names) for cell in cells if cell["tuned"].get("copies", 1) > 1):
+        yield f"Searches that compare accuracies on different copies of the images: {', '.join(mixed)}."
 
 
 def _searched_spaces(cells: list[StoredCell], names: Names) -> str:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from algorithms.fedavg import FedAvg
+from algorithms.fedconcat_ifca import FedConcatIFCA
 from algorithms.fedsoft import FedSoft
 from algorithms.fesem import FeSEM
 from algorithms.ifca import IFCA
@@ -372,3 +373,13 @@ test_impossible_options_are_refused_in_one_sentence = refused(
     (lambda: FedSoft(proximal="on"), "proximal must be one of released, intended, but got 'on'."),
     (lambda: FeSEM(proximal_weight=-1), "proximal_weight must be at least 0, but got -1."),
 )
+
+
+@pytest.mark.parametrize("method", [IFCA(2), FedConcatIFCA()])
+@pytest.mark.parametrize("length", [{"last_batch": "drop-if-full"}, {"local_epochs": None, "local_steps": 1}])
+def test_a_batch_that_only_the_comparison_of_models_has_is_refused_before_training(method, length):
+    task = toy_task(model="resnet18", shape=(3, 16, 16), sizes=(13, 8), dtype=torch.float32, **length)
+    task.require_batches([task.model])  # local training has none
+    with pytest.raises(ValueError, match="client 0 with 13 has a smaller batch; use another batch_size") as error:
+        method.init(task)
+    assert isinstance(method, FedConcatIFCA) or "drop-if-full" not in str(error.value), "that would not help"

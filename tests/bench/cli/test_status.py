@@ -116,6 +116,13 @@ def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
     code, text = in_this_process("--results-dir", tmp_path, "--grid", "mine", command="status")
     assert code == 2
     assert f"error: {tmp_path} holds no results of mine, only: {LABEL}, quickstart@small." in text
+    with store.locked():
+        set_there = f"{LABEL}+rounds=3"
+        store.write_grid(set_there, store.grid(LABEL) | {"budget": set_there.partition("@")[2]})
+        store.write_grid("slowstart@paper", store.grid(LABEL) | {"grid": "slowstart"})
+        (tmp_path / "grids" / f"{LABEL}.json").unlink()
+    code, text = in_this_process("--results-dir", tmp_path, "--grid", LABEL, command="status")
+    assert code == 2 and f"only: {set_there}, quickstart@small. Did you mean '{set_there}'?" in text
 
 
 def test_a_run_is_called_by_what_tells_it_from_others():

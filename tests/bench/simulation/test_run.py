@@ -488,12 +488,26 @@ def test_local_models_are_traced_from_epoch_to_epoch_up_to_what_is_averaged(digi
     assert "local_models" not in untraced.step() and untraced.rows[0]["accuracy"] == row["accuracy"]
 
 
+@pytest.mark.parametrize("algorithm", ["gpfl", "fedcp"])
+def test_local_models_are_traced_in_the_model_that_clients_use(digits, algorithm):
+    """The last point before the mean is that of what each client has just trained, with its own valve or gate."""
+    flat = {"algorithm": algorithm, **DIGITS, "local_epochs": 2, "trace_local_models": True, "evaluate_every": 1}
+    run = Run(resolve(flat), digits)
+    run.step()
+    before = run.state
+    traced = [curve[-2] for curve in run.step()["local_models"]["accuracies"]]
+    models = local_models(run.task, run.algorithm, before, 2)
+    deployed = Deployed(run.algorithm.deployed_model(run.task), models["params"], models["buffers"], True)
+    assert evaluate_clients(run.task, deployed, models["ids"])[1].tolist() == traced
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        ({"algorithm": "fusefl"}, "fusefl does not train one whole model in rounds"),
         (
             {"algorithm": "fedconcat"},
-            "fedconcat does not train one model in rounds, so trace_local_models has no local models of a round",
+            "fedconcat does not train one whole model in rounds, so trace_local_models has no local models of a round",
         ),
         ({"local_steps": 5}, r"set local_epochs, not local_steps \(5\)"),
         ({"trace_local_models": False}, "trace_local_models"),

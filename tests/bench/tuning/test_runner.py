@@ -135,6 +135,21 @@ def test_messages_of_several_searches_name_theirs(store):
     ]
 
 
+def test_a_configuration_that_diverged_is_not_said_to_have_an_accuracy(store):
+    study, said = Study(make(), store), []
+    recorder = recorder_of(study, store, said)
+    trial = trial_of(study)
+    run, config = next(iter(study.search.runs(trial.config["params"]).items()))
+    recorder.on_trial_start(0, [], trial)
+    ended = WorkerReport(result={"status": "diverged", "reason": "The loss is not finite.", "summary": {}})
+    told = ConfigurationReport(SeedReport(run, config, 3, ended), failed=False, round=0, value=0.0, is_last=False)
+    recorder.on_trial_result(0, [], trial, {"report": told, "node": "n"})
+    trial.last_result = {"report": ConfigurationReport(None, failed=False, round=9, value=0.4, is_last=True)}
+    recorder.on_trial_complete(0, [], trial)
+    seeds = len(study.search.configs)
+    assert said[-1].startswith(f"[1/4] mu=0.001: diverged with 1 of {seeds} seeds") and "%" not in said[-1]
+
+
 def configuration(search: Search, params: dict, folder, ended=None, **options) -> Configuration:
     """A trial without its scheduler, which has said where it is."""
     made = Configuration.__new__(Configuration)

@@ -12,13 +12,17 @@ from bench.errors import ConfigError
 from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.importing import merge_results
+from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import ExperimentSpec, TuningOptions
 from bench.results.metrics import summarise
 from bench.results.store import Store
 from bench.tuning import select
 from bench.tuning.study import Study
+from datasets import resized
 from reports import api
 from reports.exports import results_diff, search_report
+from reports.tables import tuning_notes
+from reports.tables.names import Names
 from tests.support.planning import Experiment
 from tests.support.searching import finish
 
@@ -100,10 +104,58 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
     asked = request().but(engine="loop")
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
-    with pytest.raises(ValueError, match="1 configuration has failed, so the best"):
+    with pytest.raises(
+        ValueError, match="none can be chosen; .* 1 configuration has failed; the same command tries it"
+    ):
         choose(searches, asked, store)
     assert {search.job.options.engine for search in opened} == {"loop"}
     assert [search.label for search in opened] == [f"Search {number} " for number in (1, 2, 3, 4)]
+
+
+def test_where_configurations_fail_the_others_are_chosen_from_and_a_place_without_any_lacks_its_cell(
+    store, monkeypatch
+):
+    asked = request()
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
+    *able, (lost, none_ended) = searches.items()
+    for _, search in able:
+        finish(search, store, dict(Study(search, store).propose().params), 0.1, 0.1)
+
+    def fail(opened, *arguments, **more):
+        for one in opened:
+            one.failed = 3 if one.search is none_ended else 2
+        return True
+
+    monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
+    monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
+    chosen = choose(searches, asked, store)
+    assert chosen.keys() == {place for place, _ in able}
+    assert {(one["tried"], one["failed"]) for one in chosen.values()} == {(1, 2)}
+    cells = with_chosen(select_cells(asked.spec), asked.spec, chosen, {lost}).selected
+    left = {(cell.config.partition, cell.setting("algorithm")) for cell in cells}
+    assert left == {("label-2", "fedavg"), ("label-2", "fedprox"), ("dir-0.5", "fedavg")}
+    notes = [*tuning_notes._failures([{**cell.to_json(), "tuned": cell.tuned} for cell in cells], Names())]
+    assert (
+        notes
+        and notes[0].startswith("Configurations that failed, and could not be chosen: ")
+        and " of FedAvg" in notes[0]
+    )
+
+
+def test_accuracies_on_another_copy_of_the_images_are_named_before_and_in_the_table(store):
+    asked, said = request(), []
+    trained(asked, store)
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
+    search = next(iter(searches.values()))
+    here = resized.load("digits", search.template.transform, None, None).digest
+    for one, digest in zip(Study(search, store).outcomes(), ("deadbeef" * 8, here), strict=False):
+        finish(search, store, one.params, 0.5, 0.5, rounds=4, data={"kind": "digits", "digest": digest})
+    machines, save = Machines(Resources()), search_report.write
+    chosen = select.choose(
+        searches, asked.spec.tuning, asked.options, machines, store, console, said.append, ExitStack(), save
+    )
+    assert any("2 finished runs of searches used another digits (digest deadbeef)" in one for one in said)
+    assert [one.get("copies", 1) for one in chosen.values()] == [2, 1, 1, 1]
 
 
 def test_each_method_searches_its_own_space_in_each_setting_with_as_many_configurations_as_the_others(store):

@@ -76,7 +76,10 @@ def test_only_evaluated_rounds_count(grid):
     change(grid, "rounds.jsonl", 0, lambda row: {**row, "accuracy": 0.0} if row["round"] < 3 else row)
     assert cell(grid.build(), "fedavg").mean == 3
     alone = {"round": 1, "accuracy": 0.5}  # of a run of one round
-    assert costs._first([alone], 0.4) == alone
+    assert costs._first([alone], 0.4, planned=1) == alone
+    early = [{"round": number} for number in range(1, 12)] + [{"round": 12, "accuracy": 0.5}]
+    assert costs._first(early, 0.4, planned=60) == early[-1], "a callback stopped it where it first reached its target"
+    assert costs._first(early, 0.4, planned=12) == costs.EVALUATED_ONCE
     for evaluated, found in (((2, 4), (4, ())), ((4,), (None, (costs.EVALUATED_ONCE,)))):
         change(
             grid,
