@@ -51,4 +51,4 @@ def test_an_option_of_a_method_can_be_an_axis_beside_images_of_ones_own(tmp_path
     names = {"num_clusters": {1: "K = 1"}, "partition": {"file:split.json": "ours"}}
     found = asked(axes, rows=["partition"], columns="num_clusters", names=names).report.names
     assert found["num_clusters"] == {"1": "K = 1"}
-    assert [*found["partition"]][0].startswith("file:split#") and "json" not in [*found["partition"]][0]
+    assert [*found["partition"]][0].startswith("file:split@") and "json" not in [*found["partition"]][0]
