@@ -54,7 +54,7 @@ def describe(
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
         import datasets
-        from bench.cli.listing import cost_table, costs, disk_table, disk_use, heads_in_words, stale_changes
+        from bench.cli.listing import cost_table, costs, disk_table, disk_use, finished, heads_in_words
         from bench.cli.status import say_stale
         from bench.config.stale import stale_runs
         from bench.execution.resources import Machines, Resources
@@ -98,7 +98,7 @@ def describe(
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return
         console.print(cost_table(spec.label, rows))
-        say_stale(stale_runs(stale_changes(cells, store), store))
+        say_stale(stale_runs(finished(cells, store), store))
         if tuning:
             own, drawn = len(tuning.studies[0]), tuning.samples or 0
             count = len(tuning.studies)

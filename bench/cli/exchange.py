@@ -192,16 +192,11 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
 def _say_stale(store: "Store", labels: list[str]) -> None:
     """Which finished runs of grids others will find to be of earlier code."""
     from bench.cli.status import say_stale
-    from bench.config.stale import changes, stale_runs
-    from bench.results.store import UNFINISHED
+    from bench.config.stale import stale_runs
 
-    ended = {
-        run: changes(record, config)
-        for label in labels
-        for run, record in store.records_of(store.grid(label) or {"cells": []}).items()
-        if record["status"] not in UNFINISHED and (config := store.config(run))
-    }
-    say_stale(stale_runs(ended, store))
+    grids = filter(None, map(store.grid, labels))
+    ended = {run: record for grid in grids for run, record in store.records_of(grid).items()}
+    say_stale(stale_runs({run: (ended[run], config) for run in ended if (config := store.config(run))}, store))
 
 
 def _write_table(path: Path, label: str, store) -> None:

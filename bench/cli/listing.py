@@ -11,9 +11,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from bench.config.stale import Changes
+    from bench.config.schema import RunConfig
     from bench.experiments.cells import Cell
     from bench.experiments.grid_schema import GridSpec
+    from bench.results.records import RunRecord
     from bench.results.store import Store
     from bench.tuning.search import Search
 
@@ -102,11 +103,12 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
         the others, `unknown`; `bytes_per_client` of the smallest and the largest trial, each with whether that is a bound
         (`at_most`), None for a size that is not known.
     """
+    from bench.config.stale import changes
     from bench.experiments.cost import bytes_per_client, examples_are_bound, is_bound
     from bench.experiments.labels import competitor
 
     searches = searches or {}
-    current = {run for run, changed in stale_changes(cells, store).items() if not changed}
+    current = {run for run, known in finished(cells, store).items() if not changes(*known)}
     counted: set[tuple[str, str]] = set()  # trainings that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
@@ -241,16 +243,11 @@ def chosen(cells: Iterable[Cell]) -> int:
     return len(places)
 
 
-def stale_changes(cells: Iterable[Cell], store: Store) -> dict[str, Changes]:
-    """Run id -> what has changed in the code since, of finished runs; empty where nothing has."""
-    from bench.config.stale import changes
-
-    records = {cell.id: (store.record(cell.id), cell.config) for cell in cells}
-    return {
-        run: changes(record, config)
-        for run, (record, config) in records.items()
-        if record and record["status"] in ("done", "diverged")
-    }
+def finished(cells: Iterable[Cell], store: Store) -> dict[str, tuple[RunRecord, RunConfig]]:
+    """Run id -> record and config of the runs that have finished, stale ones included."""
+    records = ((cell, store.record(cell.id)) for cell in cells)
+    ended = ((cell, record) for cell, record in records if record and record["status"] in ("done", "diverged"))
+    return {cell.id: (record, cell.config) for cell, record in ended}
 
 
 def _counts(

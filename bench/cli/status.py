@@ -281,12 +281,12 @@ def _stale(
     states: Mapping[str, RunState],
 ) -> dict[str, list[str]]:
     """Each set of changes of the code -> finished runs, of those that are shown, that have not been repeated since."""
-    from bench.config.stale import changes, stale_runs
+    from bench.config.stale import stale_runs
 
     configs: dict[str, Any] = {cell["run"]: cell["config"] for held in cells.values() for cell in held if cell["run"]}
     configs |= {run: store.config(run) for run, state in others.items() if state.code}
     ended = {run: states[run] for run in configs if run in states and states[run].status in ("done", "diverged")}
-    return stale_runs({run: changes(state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
+    return stale_runs({run: (state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
 
 
 def say_stale(found: Mapping[str, list[str]]) -> None:

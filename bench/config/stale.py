@@ -13,7 +13,7 @@ from typing import Any
 from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
 from bench.registry import KINDS, Registry, place_of
-from bench.results.store import Store
+from bench.results.store import UNFINISHED, Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
 _MOST_NAMED = 6  # definitions in one sentence
@@ -74,15 +74,15 @@ def _has_changed(part: str, then: str, version: int) -> bool:
     return version in listed or not listed
 
 
-def stale_runs(runs: Mapping[str, Changes], store: Store) -> dict[str, list[str]]:
-    """What has changed, for people -> the ids of the runs since which it has; of stale runs.
+def stale_runs(ended: Mapping[str, tuple[Mapping[str, Any], Any]], store: Store) -> dict[str, list[str]]:
+    """What has changed, for people -> the ids of the finished runs since which it has; of stale runs.
 
     Args:
-        runs: run id -> `changes`.
+        ended: run id -> what `changes` takes; runs whose records say that they have not finished do not count.
     """
     found: dict[str, list[str]] = {}
-    for run, changed in runs.items():
-        if changed:
+    for run, (record, config) in ended.items():
+        if record.get("status") not in UNFINISHED and (changed := changes(record, config)):
             found.setdefault(what_changed(changed, store), []).append(run)
     return found
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from bench.config.stale import changes, stale_runs
+from bench.config.stale import stale_runs
 from bench.results.records import RunRecord, StoredGrid
-from bench.results.store import UNFINISHED, Store
+from bench.results.store import Store
 from reports.tables.records import ReportedRecord, distinct_runs
 
 
@@ -16,12 +16,9 @@ def with_changes(grid: StoredGrid, records: Mapping[str, RunRecord], store: Stor
         records: run id -> record of the runs that have ended.
         store: knows the code that they had.
     """
-    runs = distinct_runs(grid, records)
-    trained = {
-        run: changes(record, config) for run, (config, record) in runs.items() if record["status"] not in UNFINISHED
-    }
+    ended = {run: (record, config) for run, (config, record) in distinct_runs(grid, records).items()}
     reported: dict[str, ReportedRecord] = {run: {**record} for run, record in records.items()}
-    for changed, stale in stale_runs(trained, store).items():
+    for changed, stale in stale_runs(ended, store).items():
         for run in stale:
             reported[run]["changed"] = changed
     return reported

@@ -144,9 +144,13 @@ def test_a_long_list_is_cut(store):
 
 
 def test_runs_since_which_the_same_has_changed_are_one_group(store):
-    one = ((MOON, earlier(store, MOON, "algorithms/moon.py", "Moon")),)
-    other = ((MOON, earlier(store, MOON, "algorithms/moon.py", "Moon.local_loss")),)
-    assert stale.stale_runs({"a": one, "b": other, "c": (), "d": one}, store) == {
+    one, other = (
+        ({"code": NOW | {MOON: earlier(store, MOON, "algorithms/moon.py", name)}}, CONFIG)
+        for name in ("Moon", "Moon.local_loss")
+    )
+    failed = (one[0] | {"status": "failed"}, CONFIG)
+    ended = {"a": one, "b": other, "c": ({"code": NOW}, CONFIG), "d": one, "e": failed}
+    assert stale.stale_runs(ended, store) == {
         "algorithms/moon.py: Moon": ["a", "d"],
         "algorithms/moon.py: Moon.local_loss": ["b"],
     }
