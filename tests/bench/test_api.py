@@ -11,10 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from bench import api
-from bench.cli.app import app
 from bench.config.schema import RunConfig, run_id
 from bench.errors import ConfigError, StoreError
 from bench.results.ids import hash_of
@@ -27,6 +25,7 @@ from reports.tables.layout import percent
 from tests.support import stores
 from tests.support.alone import train_alone
 from tests.support.grid_runs import write_grid
+from tests.support.processes import call_bench
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SETTINGS = {
@@ -455,8 +454,8 @@ def test_a_dataset_is_looked_for_where_it_is_said(tmp_path, monkeypatch):
 def test_a_played_run_has_the_numbers_of_the_command_line(tmp_path):
     named = "--algorithm moon --dataset digits --partition dir-0.5 --seeds 3"
     changed = "--set mu=0.5,rounds=4,clients=10,local_epochs=1,batch_size=16"
-    done = CliRunner().invoke(app, f"run {named} {changed} --results-dir {tmp_path}".split())
-    assert done.exit_code == 0, done.output
+    code, text = call_bench(*f"run {named} {changed} --results-dir {tmp_path}".split())
+    assert code == 0, text
     result = api.run(
         SETTINGS | {"partition": "dir-0.5", "algorithm": "moon", "seed": 3, "mu": 0.5, "rounds": 4},
     )

@@ -13,7 +13,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.published.lookup import PAPERS
 from reports.tables import report
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 METHODS = ("fedavg", "fedprox", "fednova", "finetune", "per-fedavg", "pfedme", "ditto")
 RIVALS = ("ifca", "fedcluster", "fesem", "kmeans")
@@ -215,7 +215,7 @@ report: {rows: [algorithm], columns: partition, metrics: [own_accuracy, ipr, rsd
          reference: {algorithm: local}, also: [best]}
 """
     )
-    code, text = in_this_process("--grid", grid, "--only", "algorithm=fedavg", "--results-dir", tmp_path / "results")
+    code, text = call_bench("run", "--grid", grid, "--only", "algorithm=fedavg", "--results-dir", tmp_path / "results")
     assert code == 0 and "4 done, 0 diverged, 0 failed" in text, text
     rows = [line for line in text.splitlines() if line.startswith(("| Local", "| FedAvg"))]
     local, fedavg, *best = (line.split("|")[1:-1] for line in rows)

@@ -11,13 +11,13 @@ from algorithms.shared import tree
 from bench.config.resolve import resolve
 from bench.simulation.run import Run
 from datasets import transforms
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 
 @pytest.mark.slow
 def test_table_1_at_its_smallest_budget_on_real_cifar10(real_data, tmp_path):
     cells = ("--grid", "paper_table1", "--budget", "smoke", "--only", "dataset=cifar10|svhn,partition=label-2|none")
-    code, text = in_this_process(*cells, "--data-dir", real_data, "--results-dir", tmp_path)
+    code, text = call_bench("run", *cells, "--data-dir", real_data, "--results-dir", tmp_path)
     assert code == 0, text
     table = (tmp_path / "reports" / "paper_table1@smoke.md").read_text()
     cifar10, svhn = (next(line for line in table.splitlines() if f"| {name} " in line) for name in ("CIFAR-10", "SVHN"))

@@ -5,11 +5,9 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import datasets
 from bench import plugins, references, registry
-from bench.cli.app import app
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
@@ -24,6 +22,7 @@ from bench.experiments.stored_grid import titles_of_labs
 from datasets import of_labs, own_data, resized
 from reports.tables.names import Names
 from tests.support import method_files
+from tests.support.processes import call_bench
 
 POLLEN = '''import numpy as np
 
@@ -138,7 +137,7 @@ def test_describe_finds_its_files_in_the_data_directory(lab, tmp_path):
     np.save(tmp_path / "pollen" / "images.npy", np.zeros((30, 8, 8), np.uint8))
     lab(FROM_FILES)
     words = "describe --algorithm fedavg --dataset pollen --partition iid --budget smoke --json --data-dir".split()
-    text = CliRunner().invoke(app, [*words, str(tmp_path)]).output
+    text = call_bench(*words, tmp_path)[1]
     (row, _) = json.loads(text[text.index("{") :])["costs"]
     assert row["dataset"].startswith("lab:pollen@") and row["examples"] == 2 * 30 and row["bytes_per_client"] != [None]
 

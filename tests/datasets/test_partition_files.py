@@ -7,13 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from datasets import load, partition_files
 from datasets.partition_files import Content, keep, read, write
 from datasets.partitions import parse
 from datasets.show import draw
+from tests.support.processes import call_bench
 
 TRAIN, TEST = [[3, 1, 2], [7, 5]], [[0], [2, 1]]
 PFLLIB = Path(__file__).with_name("pfllib_clients.json")
@@ -164,23 +163,21 @@ def test_what_no_client_has_is_said(saved):
 @pytest.mark.parametrize("name", ["label-2", "dir-0.5", "shards-2", "iid", "region-2-0.5", "feature-shift"])
 def test_what_data_show_saves_is_the_same_federation_when_it_is_read_again(tmp_path, name, suffix):
     dataset, path = load("digits", None), tmp_path / f"mine.{suffix}"
-    ran = CliRunner().invoke(
-        app, ["data", "show", "digits", name, "--clients", "8", "--seed", "1", "--save", str(path)]
-    )
-    assert ran.exit_code == 0, ran.output
+    code, text = call_bench("data", "show", "digits", name, "--clients", 8, "--seed", 1, "--save", path)
+    assert code == 0, text
     before, after = (draw(parse(text), dataset, 8, seed) for text, seed in ((name, 1), (f"file:{path}", 2)))
     for mine, theirs in ((before.indices, after.indices), (before.test_indices or [], after.test_indices or [])):
         assert [rows.tolist() for rows in mine] == [rows.tolist() for rows in theirs]
-    again = CliRunner().invoke(app, ["data", "show", "digits", f"file:{path}"])
-    assert again.exit_code == 0 and ran.stdout.partition("Distance of")[0] == again.stdout.partition("Distance of")[0]
+    code, again = call_bench("data", "show", "digits", f"file:{path}")
+    assert code == 0 and text.partition("Distance of")[0] == again.partition("Distance of")[0]
 
 
 def test_data_show_says_what_a_saved_file_does_not_hold(tmp_path):
     path = tmp_path / "noisy.json"
-    ran = CliRunner().invoke(app, ["data", "show", "digits", "noise-0.1", "--clients", "4", "--save", str(path)])
-    assert "noise-0.1 adds noise to images, which" in " ".join(ran.output.split()) and path.exists()
-    ran = CliRunner().invoke(app, ["data", "show", "digits", "iid", "--save", str(tmp_path / "x.csv")])
-    assert ran.exit_code == 2 and "ending in .json or .npz" in " ".join(ran.output.split())
+    _, text = call_bench("data", "show", "digits", "noise-0.1", "--clients", 4, "--save", path)
+    assert "noise-0.1 adds noise to images, which" in text and path.exists()
+    code, text = call_bench("data", "show", "digits", "iid", "--save", tmp_path / "x.csv")
+    assert code == 2 and "ending in .json or .npz" in text
 
 
 def test_three_clients_of_pfllib_are_read_with_its_class_counts_once_the_file_says_pooled(saved):

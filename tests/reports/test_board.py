@@ -4,9 +4,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.config.schema import run_id
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
@@ -16,6 +14,7 @@ from bench.results.store import Store
 from reports import board
 from reports.tables.aggregate import cell_keys
 from reports.tables.names import Names
+from tests.support.processes import call_bench
 from tests.support.stores import LABEL, cells, finish, results
 
 AVG, PROX = cells("label-2", "fedavg"), cells("label-2", "fedprox")
@@ -34,8 +33,7 @@ def pool(folder):
 
 def written(folder) -> tuple[int, str, str]:
     """Exit code and output of the command, and the board without its padding."""
-    result = CliRunner().invoke(app, ["board", str(folder)], env={"COLUMNS": "300"})
-    return result.exit_code, result.output, " ".join((folder / "board.md").read_text().split())
+    return *call_bench("board", folder), " ".join((folder / "board.md").read_text().split())
 
 
 def verify(folder, directory: str, **results_: str) -> None:
@@ -84,8 +82,8 @@ def test_the_name_of_a_directory_is_text_and_ends_no_link(tmp_path):
 
 def test_one_results_directory_is_no_pool(tmp_path):
     results(tmp_path / "ours", AVG, {})
-    code = CliRunner().invoke(app, ["board", str(tmp_path / "ours")], env={"COLUMNS": "300"})
-    assert code.exit_code == 2 and "is one results directory; name the folder in which several lie." in code.output
+    code, text = call_bench("board", tmp_path / "ours")
+    assert code == 2 and "is one results directory; name the folder in which several lie." in text
 
 
 def test_the_code_of_a_lab_s_method_is_not_that_of_a_commit(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from bench.results import authors, verified
 from bench.results.store import Store
 from reports import api, board
 from tests.support import manual
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -92,7 +92,7 @@ def test_committed_searches_follow_from_the_committed_records(words, tmp_path, m
     monkeypatch.chdir(tmp_path)
     for name, text in manual.named_files().items():
         Path(name).write_text(text)
-    code, printed = in_this_process(*words[1:], "--results-dir", store.folder, "--data-dir", real_data, command="tune")
+    code, printed = call_bench("tune", *words[1:], "--results-dir", store.folder, "--data-dir", real_data)
     assert code == 0 and " 0 to run\n" in printed
     assert {path.name for path in store.folder.glob("runs/*")} == {path.name for path in folder.glob("runs/*")}
     written = [*store.folder.glob("reports/search-*")]

@@ -11,7 +11,7 @@ from reports.figures import lines
 from reports.html import page
 from tests.support import method_files
 from tests.support.growth import grid_file, write_store
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 from tests.support.stores import LABEL, cells, finish, results
 
 LABEL_2 = cells("label-2")
@@ -206,7 +206,7 @@ def test_a_grid_beside_others_costs_only_its_own_runs(tmp_path, monkeypatch, rea
         name: {cell["run"] for cell in Store("store").grid(f"{name}@paper")["cells"]} for name in ("small", "others")
     }
     read.clear()
-    code, printed = in_this_process(*words[1:], "--results-dir", "store", command=words[0])
+    code, printed = call_bench(*words, "--results-dir", "store")
     assert code == 0, printed
     assert grids["small"] | {"small@paper"} <= {*read}
     assert not {*read} & (grids["others"] | {"others@paper"})
@@ -219,5 +219,5 @@ def test_a_report_of_all_grids_reads_them_all(tmp_path, read):
     ids = {path.name for path in (tmp_path / "store" / "runs").iterdir()}
     assert len(ids) == 50
     read.clear()
-    code, printed = in_this_process("--results-dir", tmp_path / "store", "--format", "md", command="report")
+    code, printed = call_bench("report", "--results-dir", tmp_path / "store", "--format", "md")
     assert code == 0 and ids | {"a@paper", "b@paper"} <= {*read}, printed

@@ -6,12 +6,11 @@ from pathlib import Path
 import matplotlib.text
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from reports import widths
 from reports.figures import lines
 from reports.figures.panels import Series
+from tests.support.processes import call_bench
 
 LINES = ("fedavg", "a-method-with-a-name")
 
@@ -59,13 +58,13 @@ def test_a_width_is_a_length_of_2_to_20_inches():
 def test_the_command_takes_a_width_or_a_template(store):
     store.add("cifar10 label-2", "fedavg", [0.5] * 3)
     folder = str(store.save())
-    found = CliRunner().invoke(app, ["report", "--results-dir", folder, "--template", "icml"])
+    code, _ = call_bench("report", "--results-dir", folder, "--template", "icml")
     text = next(Path(folder, "reports").glob("*.tex")).read_text()
-    assert found.exit_code == 0 and r"\def\tablelimit{3.25in}" in text
+    assert code == 0 and r"\def\tablelimit{3.25in}" in text
     for options, said in (
         (["--template", "nips"], "Unknown value of --template 'nips'."),
         (["--width", "wide"], "such as 5.5in, but got 'wide'"),
         (["--width", "5in", "--template", "icml"], "Set either --width or --template, but not both."),
     ):
-        refused = CliRunner().invoke(app, ["report", "--results-dir", folder, *options])
-        assert refused.exit_code and said in " ".join(refused.output.split())
+        code, text = call_bench("report", "--results-dir", folder, *options)
+        assert code and said in text

@@ -66,14 +66,19 @@ class Driver(subprocess.Popen):
         return self.printed()
 
 
-def in_this_process(*arguments: object, command: str = "run") -> tuple[int, str]:
-    """Exit code and output of a command that nothing interrupts; what it needs has been imported before."""
+def call_bench(*words: object, **variables: str) -> tuple[int, str]:
+    """Exit code and output of a command that nothing interrupts, in this process, which has imported what it needs before; an
+    error for which the command has no sentence is raised.
+
+    Args:
+        variables: of the environment.
+    """
     from bench.cli.app import app
 
-    words = [command, *map(str, arguments)]
-    argv = mock.patch.object(sys, "argv", ["bench", *words])  # which it prints as what to do next
+    arguments = [*map(str, words)]
+    argv = mock.patch.object(sys, "argv", ["bench", *arguments])  # which it prints as what to do next
     with argv, mock.patch.dict(os.environ):  # it sets what its workers inherit
-        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+        result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"} | variables)
     if result.exception and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result.exit_code, result.output

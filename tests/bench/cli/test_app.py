@@ -17,14 +17,12 @@ import pytest
 import torch
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
 
 import algorithms
 import datasets
 from bench import __version__
 from bench.api import load_runs
 from bench.cli import options
-from bench.cli.app import app
 from bench.cli.console import Output
 from bench.cli.listing import KINDS, cost_table, costs, listing, listing_table
 from bench.config.resolve import resolve, trained_by
@@ -38,6 +36,7 @@ from bench.simulation.build import build_algorithm, build_task
 from bench.tuning.build import make_searches
 from reports.tables.footnotes import in_common
 from tests.support.leaf import write_femnist
+from tests.support.processes import call_bench
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
@@ -49,10 +48,7 @@ def bench(tmp_path):
 
     def call(*arguments: str) -> tuple[int, str]:
         own = ["--results-dir", str(tmp_path / "results")] if arguments[0] in ("run", "report", "describe") else []
-        result = CliRunner().invoke(app, [*arguments, *own], env={"SKEWBENCH_DATA": "", "COLUMNS": "200"})
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output
+        return call_bench(*arguments, *own, SKEWBENCH_DATA="")
 
     return call
 
@@ -271,7 +267,7 @@ def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_data_elbow_prints_the_curve_and_the_number_of_clusters_that_fedconcat_has(seed):
     asked = ["data", "elbow", "digits", "label-2", "--clients", "12", "--seed", str(seed)]
-    text = CliRunner().invoke(app, asked).output
+    _, text = call_bench(*asked)
     curve = re.findall(r"^(\d+) +(\d+\.\d{4})", text, re.MULTILINE)
     losses = [float(loss) for _, loss in curve]
     assert [int(number) for number, _ in curve] == [*range(1, 13)] and losses == sorted(losses, reverse=True)
@@ -285,8 +281,7 @@ def test_data_elbow_prints_the_curve_and_the_number_of_clusters_that_fedconcat_h
 
 def test_data_elbow_has_the_clients_that_a_run_has_if_none_are_named():
     text, named = (
-        CliRunner().invoke(app, ["data", "elbow", "digits", "feature-shift", *more]).output
-        for more in ([], ["--clients", "20"])
+        call_bench("data", "elbow", "digits", "feature-shift", *more)[1] for more in ([], ["--clients", "20"])
     )
     assert text == named and "K from 1 to" in text
 
@@ -302,7 +297,7 @@ def test_describe_counts_the_heads_that_are_trained_on_encoders(bench, grid, mil
 
 def test_what_is_no_terminal_has_no_width():
     commands = ["list"], ["describe", "--grid", "quickstart", "--set", f"lr=0.{'1' * 80}"]
-    listed, described = (CliRunner().invoke(app, command, env={"COLUMNS": "40"}).output for command in commands)
+    listed, described = (call_bench(*command, COLUMNS="40")[1] for command in commands)
     assert re.search(r"^quantity-b +Sizes in .* smaller b is more skewed\.$", listed, re.MULTILINE)
     assert described.splitlines()[0] == "quickstart@paper+lr=0.1111111111111111"
     assert re.search(r"^trials: .* train or send less$", described, re.MULTILINE)

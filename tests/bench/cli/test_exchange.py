@@ -23,6 +23,7 @@ from bench.experiments.importing import Merged
 from bench.results.store import Store
 from tests.bench.cli.test_app import imported_by
 from tests.support.earlier_code import earlier
+from tests.support.processes import call_bench
 from tests.support.stores import LABEL, cells, finish, results
 
 RUNS = cells("label-2", "fedavg")
@@ -33,11 +34,7 @@ def bench(tmp_path):
     """Runs a command; {a}, {b} and {tmp} are two results directories and a folder. Returns exit code and output."""
 
     def call(command: str) -> tuple[int, str]:
-        words = command.format(a=tmp_path / "a", b=tmp_path / "b", tmp=tmp_path).split()
-        result = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output
+        return call_bench(*command.format(a=tmp_path / "a", b=tmp_path / "b", tmp=tmp_path).split())
 
     return call
 

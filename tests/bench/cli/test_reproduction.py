@@ -1,11 +1,10 @@
 """`reproduction` on the command line: what it prints, writes and refuses."""
 
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from reports.reproduction.page import BEGIN, END
 from tests.bench.cli.test_app import imported_by
+from tests.support.processes import call_bench
 from tests.support.stores import cells, results
 
 
@@ -17,8 +16,7 @@ def folder(tmp_path):
 
 
 def reproduction(*words) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["reproduction", *map(str, words)], env={"COLUMNS": "300"})
-    return result.exit_code, result.output
+    return call_bench("reproduction", *words)
 
 
 @pytest.mark.slow

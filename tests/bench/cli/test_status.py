@@ -18,7 +18,7 @@ from bench.results.store import Store
 from bench.results.time_left import duration_in_words
 from tests.support.earlier_code import earlier
 from tests.support.grid_runs import wait_for_records, wait_for_rounds
-from tests.support.processes import Driver, in_this_process
+from tests.support.processes import Driver, call_bench
 from tests.support.stores import LABEL, cells, finish, results
 
 SIX = cells(partition="label-2")[:6]
@@ -26,7 +26,7 @@ EXPECTED = "round 3 of "
 
 
 def status(folder, *arguments: object) -> str:
-    code, text = in_this_process("--results-dir", folder, *arguments, command="status")
+    code, text = call_bench("status", "--results-dir", folder, *arguments)
     assert code == 0, text
     return text
 
@@ -97,7 +97,7 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
         "needs them repeats them."
     )
     assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
-    code, text = in_this_process("--grid", "quickstart", "--results-dir", tmp_path, command="describe")
+    code, text = call_bench("describe", "--grid", "quickstart", "--results-dir", tmp_path)
     assert code == 0, text
     assert re.search(r"all\W+48\W+48\W+48\W+1\W", text), "those to be repeated are not done"
     assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
@@ -113,7 +113,7 @@ def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
         text = status(tmp_path, "--grid", LABEL)
     assert counts(text)["not begun"] == "1"
     assert "quickstart@small" not in text and "in no grid" not in text and SIX[2].id not in text
-    code, text = in_this_process("--results-dir", tmp_path, "--grid", "mine", command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path, "--grid", "mine")
     assert code == 2
     assert f"error: {tmp_path} holds no results of mine, only: {LABEL}, quickstart@small." in text
     with store.locked():
@@ -209,19 +209,19 @@ def test_runs_of_searches_have_a_row_and_the_time_that_is_left_of_them(tmp_path)
 
 
 def test_what_is_no_results_directory_gets_one_sentence(tmp_path):
-    code, text = in_this_process("--results-dir", tmp_path, command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path)
     assert code == 2
     assert text == f"error: {tmp_path} holds no results: it has no folder called runs.\n"
     (tmp_path / "mine" / "runs").mkdir(parents=True)
-    code, text = in_this_process("--results-dir", tmp_path, command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path)
     assert text.endswith("it has no folder called runs. Results directories lie in it: mine.\n")
-    code, text = in_this_process("--results-dir", tmp_path / "none", command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path / "none")
     assert (code, text) == (
         2,
         f"error: There is no results directory {tmp_path}/none; `python -m bench run` writes one.\n",
     )
     (tmp_path / "mine.zip").touch()
-    code, text = in_this_process("--results-dir", tmp_path / "mine.zip", command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path / "mine.zip")
     assert code == 2 and text.startswith(
         f"error: {tmp_path}/mine.zip is a file; `python -m bench import FILE.zip` takes"
     )

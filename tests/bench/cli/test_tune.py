@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from bench.results.store import Store
-from tests.support.processes import Driver, in_this_process, wait_until
+from tests.support.processes import Driver, call_bench, wait_until
 
 # One worker at a time, where it does not matter how many: each imports torch and Ray, which takes longer than these runs.
 ALONE = ("--max-concurrent", 1)
@@ -34,7 +34,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     before = {run: store.rows(run) for run in of_split(store, "validation")}
-    code, text = in_this_process(*command, *ALONE, command="tune")
+    code, text = call_bench("tune", *command, *ALONE)
     assert code == 0, text
     validation, test = of_split(store, "validation"), of_split(store, "test")
     assert len(validation) == 8 and len(test) == 2, "four configurations, two seeds; the best one once more"
@@ -47,7 +47,7 @@ def test_a_search_that_is_killed_goes_on_and_its_winner_is_trained_on_all_data(r
         in text
     )
     assert f"| μ={best}" in text
-    code, text = in_this_process(*command, command="tune")
+    code, text = call_bench("tune", *command)
     assert code == 0 and "2 finished, 0 to run" in text and "[1/" not in text
 
 
@@ -59,7 +59,7 @@ def mean(store: Store, runs: dict[str, dict], mu: float) -> float:
 
 def test_asha_stops_early_what_does_badly_and_says_so(results):
     search = ("--searcher", "optuna", "--scheduler", "asha", "--samples", 6, *ALONE)
-    code, text = in_this_process(*SETTING, *SMALL, "--results-dir", results, *search, command="tune")
+    code, text = call_bench("tune", *SETTING, *SMALL, "--results-dir", results, *search)
     assert code == 0, text
     records = [json.loads(path.read_text()) for path in results.glob("runs/*/record.json")]
     stopped = [record for record in records if record["status"] == "stopped"]
@@ -70,7 +70,7 @@ def test_asha_stops_early_what_does_badly_and_says_so(results):
 
 def test_a_calibration_is_searched_on_one_training_and_tested_on_another(results):
     ccvr = ["--algorithm", "ccvr", *SETTING[2:], *SMALL, "--searcher", "random", "--samples", 2]
-    code, text = in_this_process(*ccvr, *ALONE, "--results-dir", results, command="tune")
+    code, text = call_bench("tune", *ccvr, *ALONE, "--results-dir", results)
     assert code == 0, text
     store = Store(results)
     ended = [config for _, config, _ in store.ended()]
@@ -89,7 +89,7 @@ def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each
         "settings: {clients: 12, rounds: 3, local_epochs: 1, model: mlp, lr: 0.1, encoder_rounds: 1, classifier_rounds: 2}\n"
     )
     tuned = ("--grid", grid, "--tuned", "validation", "--samples", 2, *ALONE, "--results-dir", results)
-    code, text = in_this_process(*tuned)
+    code, text = call_bench("run", *tuned)
     assert code == 0, text
     assert (
         "Search 2 of 2: digits label-2 fedconcat: num_clusters, lr, weight_decay; 2 configurations, seeds 0, 1" in text
@@ -99,6 +99,6 @@ def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each
     )
     store = Store(results)
     assert Counter(config["algorithm"]["name"] for _, config, _ in store.ended()) == {"fedavg": 6, "fedconcat": 6}
-    code, again = in_this_process(*tuned)
+    code, again = call_bench("run", *tuned)
     assert code == 0 and "4 finished, 0 to run" in again and "Search 1" not in again
     assert again.split("# mine")[1].split("Saved")[0] == text.split("# mine")[1].split("Saved")[0]

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from algorithms.fedprox import FedProx
 from algorithms.shared import tree
-from bench.cli.app import app
 from bench.errors import StoreError
 from bench.execution.verification import draw, times_of_first
 from bench.results import verified
 from bench.results.store import Store
 from bench.tuning.study import Study
 from datasets import own_data, resized
+from tests.support.processes import call_bench
 from tests.support.searching import make, try_next
 from tests.support.stored_experiments import tamper
 from tests.support.trained import from_base, keep, keep_grid, rewrite, trained
@@ -41,10 +40,7 @@ def fedprox(monkeypatch):
 
 
 def verify(*words) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["verify", *map(str, words)], env={"COLUMNS": "300", "SKEWBENCH_DATA": ""})
-    if result.exception and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return result.exit_code, result.output
+    return call_bench("verify", *words, SKEWBENCH_DATA="")
 
 
 def test_runs_that_are_as_stored_are_equal_and_a_seed_draws_the_same_ones(store):
@@ -519,9 +515,9 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     label = keep_grid(store, fedprox)
     (store.run_folder(run) / "final.pt").write_bytes(b"a state, which stays at home")
     words = ["export", "--bundle", bundle, "--author", "Jane Doe", "--results-dir", store.folder]
-    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0
+    assert call_bench(*words)[0] == 0
     first = bundle.read_bytes()
-    assert CliRunner().invoke(app, [*map(str, words)]).exit_code == 0 and bundle.read_bytes() == first
+    assert call_bench(*words)[0] == 0 and bundle.read_bytes() == first
     assert b"a state" not in first and len(first) < 20_000
     moved.parent.mkdir()
     moved.write_bytes(first)
@@ -543,8 +539,8 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     assert code == 1 and "is not what its manifest says" in text
     os.remove("forged.zip")
     assert os.listdir() == ["theirs.zip"]
-    result = CliRunner().invoke(app, ["import", "theirs.zip", "--results-dir", "here"])
-    assert result.exit_code == 0 and "1 run taken" in result.output
+    code, text = call_bench("import", "theirs.zip", "--results-dir", "here")
+    assert code == 0 and "1 run taken" in text
     here = Store("here")
     assert here.rows(run) == store.rows(run) and here.grids() == store.grids()
     assert json.loads(Path("here/authors.json").read_text()) == {"runs": {run: "Jane Doe"}}

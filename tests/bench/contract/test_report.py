@@ -23,7 +23,7 @@ from bench.contract.report import outcome_of, outcomes
 from bench.contract.toy import history, toy_task, train
 from bench.errors import HookError
 from tests.support import method_files
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 RIGHT = '''"""FedMine: clients dig near the global model."""
 
@@ -74,7 +74,7 @@ def found(case: Case, function) -> str:
 @pytest.mark.slow
 def test_a_method_that_is_right_passes_every_check(lab):
     lab()
-    code, text = in_this_process("fedmine", command="check")
+    code, text = call_bench("check", "fedmine")
     _, *lines, last = text.splitlines()  # which folder is used
     assert [line for line in lines if not line.startswith("ok: ")] == [] and len(lines) == len(CHECKS)
     assert last.startswith(f"fedmine: {len(CHECKS)} checks ok, 0 failed, in ") and code == 0
@@ -246,7 +246,7 @@ def test_a_wrong_number_of_gradients_in_order_to_deploy_is_told(monkeypatch):
 
 def test_a_hook_that_changes_its_input_is_told_and_what_rests_on_it_is_left_out(lab):
     lab(RIGHT + INITIAL + STEP)
-    code, text = in_this_process("fedmine", command="check")
+    code, text = call_bench("check", "fedmine")
     _, first, second, last = text.splitlines()
     assert first.startswith("ok: ")
     assert second.startswith(
@@ -469,19 +469,19 @@ def test_a_method_with_cycles_says_so_by_has_model():
 )
 def test_what_does_not_exist_is_refused_before_anything_is_trained(lab, arguments, sentence):
     lab(RIGHT + "\n    def __post_init__(self):\n        assert self.strength < 5 or least\n")
-    code, text = in_this_process(*arguments, command="check")
+    code, text = call_bench("check", *arguments)
     assert sentence in text and code == 2
 
 
 def test_of_an_unknown_method_a_class_without_its_decorator_is_named_or_that_no_folder_is_used(tmp_path, monkeypatch):
     text = RIGHT.replace('@registered("fedmine")\n', "")
     method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": text})
-    code, text = in_this_process("fedmine", command="check")
+    code, text = call_bench("check", "fedmine")
     without = f"{PLACE} has the class FedMine, without @registered(...)."
     first, second = text.splitlines()
     assert first.endswith(f"mylab: nothing yet. {without}") and second.endswith(f" {without}") and code == 2
     monkeypatch.delenv("SKEWBENCH_PLUGINS")
-    assert "No folder of your own is in use: --plugins DIR" in in_this_process("fedmine", command="check")[1]
+    assert "No folder of your own is in use: --plugins DIR" in call_bench("check", "fedmine")[1]
 
 
 def test_after_a_failure_on_which_nothing_rests_the_checks_go_on(monkeypatch):

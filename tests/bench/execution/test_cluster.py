@@ -15,7 +15,7 @@ from tests.datasets.test_partitions_of_labs import HOSPITAL
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_records, wait_for_rounds, write_grid
 from tests.support.method_files import RUNNABLE
-from tests.support.processes import ROOT, Driver, in_this_process, wait_until
+from tests.support.processes import ROOT, Driver, call_bench, wait_until
 from tests.support.ray_cluster import RunningCluster, running_cluster
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_search_on_a_cluster_ends_as_on_one_machine(cluster, tmp_path, monkeyp
     assert output.count(described) == 1 and output.index(described) < output.index("[1/2]")
     monkeypatch.delenv("RAY_ADDRESS")
     alone = ("--max-concurrent", 1)  # a second worker takes longer to import torch than these runs take
-    code, output = in_this_process(*setting, *small, *alone, "--results-dir", local, command="tune")
+    code, output = call_bench("tune", *setting, *small, *alone, "--results-dir", local)
     assert code == 0, output
     assert metrics(remote) == metrics(local) and len(metrics(local)) == 10, "six of the search, four after it"
     assert not list(shared.glob("*/*")), "nothing is left in the storage"
@@ -152,7 +152,7 @@ def test_a_grid_on_a_cluster_is_complete_and_identical_after_a_node_has_died(clu
     driver = Driver("--grid", grid, "--results-dir", results, *options)
     wait_for_rounds(results, 5, driver, runs=2)
     assert list(shared.glob("*/*/checkpoint/checkpoint.pt")) and not list(results.glob("runs/*/checkpoint"))
-    _, status = in_this_process("--results-dir", results, command="status")
+    _, status = call_bench("status", "--results-dir", results)
     assert len([line for line in status.splitlines() if ": round " in line and " of 200 on " in line]) == 2, status
     cluster.kill()
     output = driver.ended()
@@ -187,6 +187,6 @@ def test_a_head_that_has_gone_ends_a_command_with_a_sentence_and_other_machines_
     )
     assert f"then continue by: python -m bench run --grid {grid}" in last
     assert "does not answer; waits 2 s for it." in output, output
-    code, output = in_this_process("--grid", grid, *where)
+    code, output = call_bench("run", "--grid", grid, *where)
     assert code == 0 and "continues after round" in output, output
     assert "did not end by itself" not in output, "it has said itself why it ended"

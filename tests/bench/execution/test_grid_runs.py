@@ -12,7 +12,7 @@ from algorithms.shared import tree
 from bench.results.store import Store
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, configs, metrics, records, write_grid
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 @pytest.fixture(scope="module")
 def uninterrupted(ray_session, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("uninterrupted")
-    code, output = in_this_process("--grid", write_grid(folder), "--results-dir", folder / "results")
+    code, output = call_bench("run", "--grid", write_grid(folder), "--results-dir", folder / "results")
     assert code == 0, output
     return folder / "results"
 
@@ -56,8 +56,8 @@ def test_failing_and_diverging_runs_are_recorded_and_the_others_go_on(tmp_path):
     lasting = GRID["settings"] | {"local_epochs": 2}  # until not even the params are finite
     grid = write_grid(tmp_path, axes=axes | {"lr": [0.1, 1e30]}, settings=lasting, report={"rows": ["partition", "lr"]})
     results = tmp_path / "results"
-    code, output = in_this_process(
-        "--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2", "--max-concurrent", 1
+    code, output = call_bench(
+        "run", "--grid", grid, "--results-dir", results, "--set", "clients=100,rounds=2", "--max-concurrent", 1
     )
     assert code == 1
     assert "1 done, 1 diverged, 2 failed." in output
@@ -77,15 +77,15 @@ def test_a_finished_run_is_played_again_only_for_a_reason(uninterrupted, tmp_pat
     subprocess.run(["cp", "-r", uninterrupted, results], check=True)
     one = ("--results-dir", results, "--only", "algorithm=fedavg,seed=0")
 
-    code, output = in_this_process("--grid", write_grid(tmp_path), *one)
+    code, output = call_bench("run", "--grid", write_grid(tmp_path), *one)
     assert (code, "1 finished, 0 to run" in output) == (0, True)
 
-    code, output = in_this_process("--grid", write_grid(tmp_path, save_rounds=[5], save_local_models=[5]), *one)
+    code, output = call_bench("run", "--grid", write_grid(tmp_path, save_rounds=[5], save_local_models=[5]), *one)
     assert code == 0
     assert "runs again: the stored run lacks round-0005.pt, local-models-0005.pt" in output
     assert metrics(results) == metrics(uninterrupted)
 
-    code, output = in_this_process("--grid", write_grid(tmp_path), *one, "--rerun", "--keep-state", "none")
+    code, output = call_bench("run", "--grid", write_grid(tmp_path), *one, "--rerun", "--keep-state", "none")
     assert code == 0
     assert "runs again: --rerun; its earlier results will be in superseded/" in output
     aside = sorted((results / "superseded").iterdir())[-1]
@@ -104,7 +104,7 @@ def calibrated(ray_session, tmp_path_factory) -> tuple[Path, tuple, str]:
     report = {"rows": ["dataset", "partition"], "columns": "virtual_per_class"}
     grid = write_grid(folder, axes=axes, settings=GRID["settings"] | {"model": "mlp"}, report=report)
     where = ("--grid", grid, "--results-dir", folder / "results", "--data-dir", folder, "--storage", folder / "shared")
-    code, output = in_this_process(*where, "--substitute", "svhn=digits", "--max-concurrent", 1)
+    code, output = call_bench("run", *where, "--substitute", "svhn=digits", "--max-concurrent", 1)
     assert code == 0, output
     return folder, where, output
 
@@ -129,21 +129,21 @@ def test_a_substitute_is_played_and_named_in_the_table(calibrated):
     assert re.search(r"\[4/4\] digits \(as svhn\) label-2 ccvr ", output)
     assert "on Digits" in output
     assert "SVHN was replaced by Digits: these cells check the mechanics, not SVHN." in output
-    code, output = in_this_process(*where)
+    code, output = call_bench("run", *where)
     assert (code, "No svhn in" in output) == (2, True), "nothing stands in silently"
 
 
 def test_a_second_driver_is_told_to_wait(tmp_path):
     results = tmp_path / "results"
     with Store(results).locked():
-        code, output = in_this_process("--grid", write_grid(tmp_path), "--results-dir", results)
+        code, output = call_bench("run", "--grid", write_grid(tmp_path), "--results-dir", results)
     assert code == 2
     assert f"error: Another run is writing to {results}" in output
 
 
 def test_a_results_directory_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "results").touch()
-    code, output = in_this_process("--grid", write_grid(tmp_path), "--results-dir", tmp_path / "results")
+    code, output = call_bench("run", "--grid", write_grid(tmp_path), "--results-dir", tmp_path / "results")
     assert code == 2
     assert "error: Cannot write to the results directory" in output
 
@@ -151,8 +151,8 @@ def test_a_results_directory_that_is_a_file_is_refused(tmp_path):
 def test_what_was_asked_for_earlier_stays_in_the_stored_grid(uninterrupted, tmp_path):
     results = tmp_path / "results"
     subprocess.run(["cp", "-r", uninterrupted, results], check=True)
-    code, _ = in_this_process(
-        "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
+    code, _ = call_bench(
+        "run", "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
     )
     assert code == 0
     assert Store(results).grid("six@full")["cells"] == Store(uninterrupted).grid("six@full")["cells"]

@@ -22,7 +22,7 @@ from tests.support.grid_runs import (
     workers_of,
     write_grid,
 )
-from tests.support.processes import Driver, in_this_process, wait_until
+from tests.support.processes import Driver, call_bench, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]  # for commands that nothing interrupts
 
@@ -70,7 +70,7 @@ def test_however_a_grid_is_interrupted_it_goes_on_and_nothing_is_repeated_or_los
     continued += stopped.count("continues after round")
     before = unchanged(before, results)
 
-    code, output = in_this_process(*command)
+    code, output = call_bench("run", *command)
     assert code == 0, output
     continued += output.count("continues after round")
     assert continued >= kills + 2
@@ -142,7 +142,7 @@ def test_a_full_disk_stops_the_grid_with_one_sentence_and_nothing_is_lost(tmp_pa
     assert 2 <= len(before) < 6
 
     (small_disk / "ballast").unlink()
-    code, output = in_this_process(*command, "--max-concurrent", 1)
+    code, output = call_bench("run", *command, "--max-concurrent", 1)
     assert code == 0, output
     assert {run_id: records(results)[run_id] for run_id in before} == before
     assert metrics(results) == metrics(train_alone(grid, tmp_path / "alone"))

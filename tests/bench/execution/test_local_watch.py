@@ -10,7 +10,7 @@ import pytest
 
 from bench.execution import local_watch
 from tests.support.grid_runs import wait_for_rounds, write_grid
-from tests.support.processes import Driver, family, in_this_process
+from tests.support.processes import Driver, call_bench, family
 
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
@@ -80,6 +80,6 @@ def test_a_command_whose_ray_is_killed_ends_with_a_sentence_and_the_same_command
     assert driver.returncode == 1 and time.monotonic() < killed + 10, driver.printed()
     assert last.startswith("error: A process of Ray on this machine (raylet) has died: it was killed"), driver.printed()
     assert "Nothing is lost" in last and "Continue by: python -m bench run --grid" in last
-    code, output = in_this_process(*command, "--set", "rounds=300")
+    code, output = call_bench("run", *command, "--set", "rounds=300")
     assert code == 0 and "continues after round" in output, output
     assert "did not end by itself" not in output, "it has said itself why it ended"

@@ -14,7 +14,7 @@ from bench.execution.gpus import NO_GPU
 from bench.execution.worker import Worker, WorkerReport
 from bench.tuning import runner
 from tests.support.grid_runs import GRID, records, write_grid
-from tests.support.processes import Driver, in_this_process
+from tests.support.processes import Driver, call_bench
 from tests.support.ray_cluster import running_cluster
 
 import ray  # isort: skip
@@ -109,8 +109,8 @@ def test_gpus_are_used_without_being_asked_for_in_a_grid_and_in_its_searches(gpu
         tmp_path, axes=GRID["axes"] | {"algorithm": ["fedavg", "fedprox"]}, settings=GRID["settings"] | SHORT
     )
     results = tmp_path / "results"
-    code, output = in_this_process(
-        "--grid", grid, "--results-dir", results, "--tuned", "validation", "--samples", 2, "--max-concurrent", 4
+    code, output = call_bench(
+        "run", "--grid", grid, "--results-dir", results, "--tuned", "validation", "--samples", 2, "--max-concurrent", 4
     )
     assert code == 0, output
     assert "This machine, 16 of 16 CPUs free, 2 of 2 GPUs free." in output
@@ -131,7 +131,7 @@ def test_a_search_of_one_method_shares_a_gpu_by_the_needs_of_its_seeds(gpus, log
     setting = ("--algorithm", "fedprox", "--dataset", "digits", "--partition", "label-2", "--seeds", "0,1")
     small = ("--set", ",".join(f"{key}={value}" for key, value in SHORT.items()))
     search = ("--searcher", "random", "--samples", 2, "--max-concurrent", 2)
-    code, output = in_this_process(*setting, *small, *search, "--results-dir", tmp_path / "results", command="tune")
+    code, output = call_bench("tune", *setting, *small, *search, "--results-dir", tmp_path / "results")
     assert code == 0, output
     # Two seeds need 600 + 2 x 1,000 MB: 5 fit, of which there are 2, and half as many where they do not fit.
     assert "so 5 at once (bounded by its memory)" in output

@@ -31,7 +31,7 @@ from bench.simulation.retention import StateRetention
 from tests.support import fake_slurm
 from tests.support.alone import train_alone
 from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
-from tests.support.processes import ROOT, Driver, family, in_this_process, wait_until
+from tests.support.processes import ROOT, Driver, call_bench, family, wait_until
 
 TIMES = {
     "seconds",
@@ -96,7 +96,7 @@ def test_records_are_the_same_whatever_executes_the_runs(ray_session, slurm, tmp
     found = {}
     for name, more in {"ray": (), "local": stored, "slurm": SLURM}.items():
         where = ("--grid", grid, "--results-dir", tmp_path / name, "--keep-state", "all")
-        code, output = in_this_process(*where, *more)
+        code, output = call_bench("run", *where, *more)
         assert code == 0 and "4 done, 0 diverged, 0 failed" in output, output
         found[name] = untimed(tmp_path / name)
     assert found["ray"] == found["local"] == found["slurm"] and len(found["ray"]) == 4
@@ -181,7 +181,7 @@ def test_stopping_cancels_the_jobs_of_slurm(slurm, tmp_path):
     driver = Driver("--grid", grid, "--results-dir", tmp_path / "results", *SLURM, "--max-concurrent", 2)
     wait_for_rounds(tmp_path / "results", 1, driver)
     pids = [int(path.read_text()) for path in slurm.glob("*.srun")]
-    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    code, output = call_bench("run", "--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
     assert code == 2 and "Another run is writing to" in output
     driver.send_signal(signal.SIGTERM)
     assert "Stopped. Finished runs are kept" in driver.ended() and driver.returncode == 143
@@ -227,7 +227,7 @@ def test_plain_processes_find_what_belongs_to_a_lab_and_what_fails_is_recorded(t
 )
 def test_what_does_not_go_together_is_said_before_any_work(words, sentence, tmp_path, monkeypatch):
     monkeypatch.setattr(submitted.shutil, "which", lambda name: None)
-    code, output = in_this_process("--grid", "quickstart", "--results-dir", tmp_path / "results", *words)
+    code, output = call_bench("run", "--grid", "quickstart", "--results-dir", tmp_path / "results", *words)
     assert code == 2 and sentence in " ".join(output.split())
     assert not (tmp_path / "results").exists()
 
@@ -426,7 +426,7 @@ def test_processes_that_torch_shows_no_gpu_fail_no_run(tmp_path, monkeypatch):
     monkeypatch.setattr(resources, "_num_gpus", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     grid = write_grid(tmp_path, axes=GRID["axes"])
-    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
+    code, output = call_bench("run", "--grid", grid, "--results-dir", tmp_path / "results", "--executor", "local")
     assert code != 0 and f"This machine cannot go on: {NO_GPU}. Nothing is lost" in " ".join(output.split()), output
     assert not records(tmp_path / "results")
 

@@ -5,9 +5,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.config.resolve import resolve
 from bench.execution import tracking
 from bench.execution.job import Job
@@ -17,6 +15,7 @@ from bench.execution.tracking import Tracker
 from bench.execution.worker import WorkerReport
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
+from tests.support.processes import call_bench
 from tests.support.sessions import ALONE
 
 CONFIG = {"algorithm": {"name": "fedprox", "mu": 0.1}, "dataset": "digits", "seed": 0}
@@ -205,5 +204,5 @@ def test_what_cannot_be_tracked_is_said_before_anything_runs(kind, sentence, mon
     with pytest.raises(ValueError, match=sentence.replace("?", r"\?")):
         tracking.check(kind)
     setting = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "iid"]
-    result = CliRunner().invoke(app, ["run", *setting, "--track", kind, "--results-dir", str(tmp_path / "results")])
-    assert result.exit_code == 2 and not (tmp_path / "results").exists()
+    code, _ = call_bench("run", *setting, "--track", kind, "--results-dir", tmp_path / "results")
+    assert code == 2 and not (tmp_path / "results").exists()

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from bench import registry
-from bench.cli.app import app
 from bench.config.code_version import code_version
 from bench.config.resolve import resolve
 from bench.execution import waiting
@@ -23,16 +21,16 @@ from bench.worker import main
 from tests.bench.execution.test_submitted import WITHOUT, untimed
 from tests.support import method_files
 from tests.support.grid_runs import GRID, write_grid
-from tests.support.processes import ROOT, in_this_process
+from tests.support.processes import ROOT, call_bench
 
 SHORT = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"rounds": 2}}
 
 
 def bench(*words: object, code: int = 0) -> str:
     """What a command prints."""
-    done = CliRunner().invoke(app, [*map(str, words)])
-    assert done.exit_code == code, done.output
-    return " ".join(done.output.split())
+    ended, text = call_bench(*words)
+    assert ended == code, text
+    return " ".join(text.split())
 
 
 def _code_of(method: str) -> str:
@@ -47,7 +45,7 @@ def configs(grid: Path | str, folder: Path, *more: object, code: int = 0) -> str
 def test_runs_that_were_trained_on_a_bare_machine_come_back_as_if_they_had_been_trained_here(tmp_path):
     axes = GRID["axes"] | {"algorithm": ["scaffold", "ccvr"], "seed": [0], "partition": ["label-2"]}
     grid = write_grid(tmp_path, axes=axes, settings=SHORT["settings"] | {"model": "mlp"}, save_rounds=[1])
-    code, output = in_this_process("--grid", grid, "--results-dir", tmp_path / "here", "--executor", "local")
+    code, output = call_bench("run", "--grid", grid, "--results-dir", tmp_path / "here", "--executor", "local")
     assert code == 0, output
 
     assert "3 runs wait in" in configs(grid, tmp_path / "carried")

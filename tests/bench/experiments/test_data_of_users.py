@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from bench.cli import pipeline
-from bench.cli.app import app
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
@@ -28,6 +26,7 @@ from bench.simulation.retention import StateRetention
 from bench.tuning.search import Search
 from datasets import load, own_data, partition_files, resized
 from tests.datasets.test_loaders import random_images, write_folders, write_png
+from tests.support.processes import call_bench
 from tests.support.stores import finish
 
 PARTS = {"train": [[0, 5], [3, 1, 2], [4]]}
@@ -246,13 +245,9 @@ def test_a_results_directory_keeps_partition_files_and_another_one_takes_them(he
 
 
 def test_a_dry_run_says_what_a_partition_leaves_out_and_shows_the_run(here):
-    ran = CliRunner().invoke(
-        app,
-        ["run", "--algorithm", "fedavg", "--dataset", "digits", "--partition", "file:parts.json", "--dry-run"]
-        + ["--results-dir", str(here / "results")],
-    )
-    text = " ".join(ran.output.split())
-    assert ran.exit_code == 0, text
+    setting = "--algorithm fedavg --dataset digits --partition file:parts.json".split()
+    code, text = call_bench("run", *setting, "--dry-run", "--results-dir", here / "results")
+    assert code == 0, text
     assert "The partition parts leaves 1,431 of 1,437 training examples out." in text and "1 to run" in text
     assert str(here / "parts.json") not in text and not (here / "results").exists()
 

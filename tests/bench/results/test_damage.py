@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.execution import scheduler
 from bench.results.json_files import SEAL, read_bytes, seal
 from bench.results.run_files import RUN_FILES
@@ -23,6 +21,7 @@ from bench.results.store import Store
 from bench.simulation.retention import FINAL
 from bench.tuning.study import Study
 from tests.support.alone import run_jobs_alone
+from tests.support.processes import call_bench
 from tests.support.searching import finish, make
 from tests.support.stores import LABEL, cells, results
 
@@ -62,13 +61,9 @@ class Command:
     def __call__(self, *words: object) -> tuple[int, str]:
         """Exit code and output."""
         self.trained = []
-        result = CliRunner().invoke(app, [*map(str, words), "--results-dir", str(self.folder)])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert "Traceback" not in result.output and not re.search(
-            r"\b(dict|NoneType|KeyError|TypeError)\b", result.output
-        )
-        return result.exit_code, re.sub(r"\s+", " ", result.output)
+        code, text = call_bench(*words, "--results-dir", self.folder)
+        assert not re.search(r"Traceback|\b(dict|NoneType|KeyError|TypeError)\b", text)
+        return code, re.sub(r"\s+", " ", text)
 
     def _train(self, jobs, *arguments, **options):
         self.trained = [job.id for job in jobs]

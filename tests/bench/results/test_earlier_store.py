@@ -19,7 +19,7 @@ from bench.results.json_files import Damaged
 from bench.results.schema import check_grid
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
-from tests.support.processes import in_this_process
+from tests.support.processes import call_bench
 
 FIXTURE = Path(__file__).with_name("store_c6a6f82")  # its README says how it was written
 INTERRUPTED = FIXTURE / "interrupted.yaml"
@@ -76,8 +76,8 @@ def test_runs_have_the_ids_that_they_had(results, grid, only, count):
 
 
 def test_reports_have_the_same_numbers_and_sentences_but_for_renamed_words(results, tmp_path):
-    code, text = in_this_process(
-        "--grid", "quickstart", "--results-dir", results, "--to", tmp_path, "--format", "md,tex,csv", command="report"
+    code, text = call_bench(
+        "report", "--grid", "quickstart", "--results-dir", results, "--to", tmp_path, "--format", "md,tex,csv"
     )
     assert code == 0 and "amaged" not in text, text
     for then in (results / "reports").iterdir():
@@ -133,7 +133,7 @@ def test_interrupted_runs_are_continued_by_the_same_command_and_end_as_if_nothin
     before = {run: read_rows(results, run) for run in expected["rounds"]}
     assert all(0 < len(rows) < 12 for rows in before.values())
     same = ("--grid", INTERRUPTED, "--results-dir", results, "--keep-state", "none", "--checkpoint-seconds", 0)
-    code, text = in_this_process(*same)
+    code, text = call_bench("run", *same)
     assert code == 0 and "0 finished, 2 to run" in text and "amaged" not in text, text
     assert text.count("starts over: its checkpoint was written with code ") == 2, text
     for run, rows in expected["rounds"].items():

@@ -384,14 +384,14 @@ def test_calls_apart_are_made_in_other_processes():
 
 
 @pytest.fixture
-def in_this_process(monkeypatch):
+def call_bench(monkeypatch):
     monkeypatch.setattr(runs, "apart", lambda count, fn, *given: [fn(*given)])
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
 
 
-def test_a_large_population_is_compared_with_a_small_one(tmp_path, monkeypatch, in_this_process):
+def test_a_large_population_is_compared_with_a_small_one(tmp_path, monkeypatch, call_bench):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "MNIST" / "raw"
     folder.mkdir(parents=True)
@@ -406,9 +406,7 @@ def test_a_large_population_is_compared_with_a_small_one(tmp_path, monkeypatch, 
     assert rows["memory beyond the data, scaffold, 60 clients"].unit == "MB"
 
 
-def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(
-    setting, monkeypatch, in_this_process
-):
+def test_memory_is_that_of_rounds_with_results_in_a_stack_and_with_all_client_states(setting, monkeypatch, call_bench):
     few = {"test_examples": None}
     stack = {**runs.STACK, "model": "simple-cnn", "clients": 4, "train_examples": 40} | few
     monkeypatch.setattr(runs, "STATES", runs.STATES | few)

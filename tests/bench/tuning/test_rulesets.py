@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.execution.resources import Machines, Resources
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.selection import select_cells, with_chosen
@@ -17,6 +15,7 @@ from bench.experiments.stored_grid import merge_cells
 from bench.tuning import select
 from bench.tuning.study import Study
 from tests.support.planning import Experiment
+from tests.support.processes import call_bench
 from tests.support.searching import finish
 
 CONTENT = {
@@ -163,16 +162,16 @@ def test_where_all_configurations_diverge_the_first_is_trained_and_the_study_may
 def test_what_a_ruleset_decides_cannot_be_asked_for(tmp_path, options, said):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CONTENT))
     words = ["run", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--dry-run"]
-    ended = CliRunner().invoke(app, [*words, *options])
-    assert ended.exit_code == 2 and said in " ".join(ended.output.split())
+    code, text = call_bench(*words, *options)
+    assert code == 2 and said in text
 
 
 def test_the_defaults_of_a_grid_with_points_to_choose_from_are_not_known(tmp_path):
     mine = tmp_path / "mine.yaml"
     tuning = [{"when": {"algorithm": "fedprox"}, "options": {"mu": [0.1, 1]}, "named": {"mu": 1}}]
     mine.write_text(yaml.safe_dump(CONTENT | {"tuning": tuning}))
-    ended = CliRunner().invoke(app, ["describe", "--grid", str(mine), "--ruleset", "defaults"])
-    assert ended.exit_code == 2 and "has several values of mu to choose from" in " ".join(ended.output.split())
+    code, text = call_bench("describe", "--grid", mine, "--ruleset", "defaults")
+    assert code == 2 and "has several values of mu to choose from" in text
 
 
 @pytest.mark.parametrize(
@@ -189,10 +188,9 @@ def test_the_defaults_of_a_grid_with_points_to_choose_from_are_not_known(tmp_pat
 def test_what_a_ruleset_costs_is_said_before(tmp_path, options, numbers):
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(CONTENT))
     words = ["describe", "--grid", str(tmp_path / "mine.yaml"), "--results-dir", str(tmp_path / "results"), "--json"]
-    ended = CliRunner().invoke(app, [*words, *options])
-    total = json.loads(ended.output)["costs"][-1]
+    total = json.loads(call_bench(*words, *options)[1])["costs"][-1]
     assert {key: total.get(key) for key in numbers} == numbers
     assert ("searched" in total, "done" in total) == ("tuned" in options, "defaults" in options)
-    said = CliRunner().invoke(app, [*words[:-1], *options]).output
+    _, said = call_bench(*words[:-1], *options)
     assert ("searched: runs of searches on validation data, beside those of trainings" in said) == ("tuned" in options)
     assert ("2 studies x (1 configuration with one seed + 2 seeds of the choice) = 6 runs." in said) == ("1" in options)

@@ -2,9 +2,7 @@
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.config.resolve import base_of
 from bench.config.schema import run_id
 from bench.errors import ConfigError
@@ -13,6 +11,7 @@ from bench.experiments.grid_loading import load_grid, make_grid
 from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import PROTOCOL, ExperimentSpec, TuningOptions
 from bench.tuning import select
+from tests.support.processes import call_bench
 
 SET = {
     "when": {"algorithm": "fedprox"},
@@ -120,8 +119,8 @@ def test_the_protocol_of_a_grid_is_part_of_the_whole_budget_and_no_other_search_
 
 
 def bench(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [*arguments], env={"SKEWBENCH_DATA": "", "COLUMNS": "200"})
-    return result.exit_code, " ".join(result.output.split())
+    code, text = call_bench(*arguments, SKEWBENCH_DATA="")
+    return code, " ".join(text.split())
 
 
 def test_the_command_line_searches_where_the_grid_says_so(tmp_path):

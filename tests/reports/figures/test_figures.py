@@ -9,9 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.errors import ConfigError
 from bench.experiments import figure_names
 from bench.experiments.cells import to_json
@@ -22,6 +20,7 @@ from bench.results.store import Store
 from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
 from reports.figures.panels import Series, first_runs
+from tests.support.processes import call_bench
 
 CLASSES = 4
 
@@ -376,21 +375,16 @@ def test_a_figure_with_nothing_to_draw_says_so(store):
     ]
 
 
-def report(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, ["report", *arguments], env={"COLUMNS": "200"})
-    return result.exit_code, result.output
-
-
 @pytest.mark.slow
 def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
     store.report |= {"figures": [curves("rounds"), {"kind": "distributions", "client": 0}]}
-    code, text = report("--results-dir", str(store.save()), "--figure", "time", "--figure", "examples")
+    code, text = call_bench("report", "--results-dir", str(store.save()), "--figure", "time", "--figure", "examples")
     assert code == 0 and "Nothing to draw yet for distributions-client0 of small_table@paper" in text
     for name in ("rounds", "time", "examples"):
         assert f"reports/small_table@paper-{name}.png" in text
         assert (store.folder / "reports" / f"small_table@paper-{name}.pdf").exists()
-    code, text = report("--results-dir", str(store.folder), "--figure", "tme")
+    code, text = call_bench("report", "--results-dir", str(store.folder), "--figure", "tme")
     assert code == 2 and "Unknown figure 'tme'. Did you mean 'time'? Known: rounds, communication" in text
 
 

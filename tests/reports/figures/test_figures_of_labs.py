@@ -4,10 +4,8 @@ import re
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from bench import plugins, registry
-from bench.cli.app import app
 from bench.cli.listing import listing
 from bench.errors import ConfigError, HookError
 from bench.execution import scheduler
@@ -18,6 +16,7 @@ from bench.results.store import Store
 from bench.results.written import code_digest
 from tests.support import manual, method_files
 from tests.support.alone import run_jobs_alone
+from tests.support.processes import call_bench
 
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page.stem == "own-figure")
 PROBES = "return [Probe(self.kind, number) for number in rounds_of(self.rounds, rounds)]"
@@ -34,10 +33,8 @@ def bench(tmp_path, monkeypatch):
 
     def bench(*words: str) -> tuple[int, str]:
         code_digest.cache_clear()  # as in a process of its own
-        result = CliRunner().invoke(app, [*words, "--results-dir", str(tmp_path / "results")])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, re.sub(r"\s+", " ", result.output)
+        code, text = call_bench(*words, "--results-dir", tmp_path / "results")
+        return code, re.sub(r"\s+", " ", text)
 
     return bench
 

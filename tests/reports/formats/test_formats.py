@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import reports
-from bench.cli.app import app
 from reports import api
 from reports.formats import csv, latex
 from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
 from tests.reports.tables.test_tuning_notes import choice
+from tests.support.processes import call_bench
 from tests.support.tools import path_of
 
 ROOT = Path(reports.__file__).parents[1]
@@ -63,11 +62,11 @@ def test_write_saves_every_format_and_says_where(small_table):
 def test_the_command_writes_the_formats_that_it_is_asked_for(small_table):
     folder = small_table.save()
     asked = ["report", "--results-dir", str(folder), "--format"]
-    result = CliRunner().invoke(app, [*asked, "md, csv"])
-    assert result.exit_code == 0 and "| CIFAR-10" in result.output
+    code, text = call_bench(*asked, "md, csv")
+    assert code == 0 and "| CIFAR-10" in text
     assert sorted(path.suffix for path in (folder / "reports").iterdir()) == [".csv", ".md"]
-    refused = CliRunner().invoke(app, [*asked, "md,htm"])
-    assert refused.exit_code and "Unknown value of --format 'htm'. Did you mean 'html'?" in refused.output
+    code, text = call_bench(*asked, "md,htm")
+    assert code and "Unknown value of --format 'htm'. Did you mean 'html'?" in text
 
 
 def test_another_value_gets_files_of_its_own(small_table):

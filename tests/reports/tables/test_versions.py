@@ -1,9 +1,7 @@
 """Versions of a grid: their names in the store, their titles, and what a report of an earlier one says."""
 
 import pytest
-from typer.testing import CliRunner
 
-from bench.cli.app import app
 from bench.errors import ConfigError
 from bench.experiments import grid_files
 from bench.experiments.cells import is_laid_out_as, to_json
@@ -14,6 +12,7 @@ from bench.results.ids import is_meant, unversioned, versioned
 from bench.results.store import Store
 from reports import api
 from reports.tables import versions
+from tests.support.processes import call_bench
 
 CONTENT = {
     "title": "Mine",
@@ -54,17 +53,12 @@ def test_commands_show_the_version_that_is_named_or_all(tmp_path):
             store.write_grid(f"{grid['grid']}@smoke", grid)
     titles = {"mine": {"# Mine", "# Mine (mine v2)"}, "mine v1": {"# Mine"}, "mine v2@smoke": {"# Mine (mine v2)"}}
     for wanted, expected in titles.items():
-        code, text = bench("report", "--grid", wanted, "--print", "--results-dir", str(tmp_path))
+        code, text = call_bench("report", "--grid", wanted, "--print", "--results-dir", str(tmp_path))
         assert code == 0 and {line for line in text.splitlines() if line.startswith("# ")} == expected
-        code, text = bench("status", "--grid", wanted, "--results-dir", str(tmp_path))
+        code, text = call_bench("status", "--grid", wanted, "--results-dir", str(tmp_path))
         assert code == 0 and text.count("@smoke") == len(expected)
-    code, text = bench("export", "--grid", "mine", "--results-dir", str(tmp_path), "--to", str(tmp_path / "x.csv"))
+    code, text = call_bench("export", "--grid", "mine", "--results-dir", str(tmp_path), "--to", str(tmp_path / "x.csv"))
     assert code == 2 and "choose one with --grid 'mine v2@smoke'" in " ".join(text.split())
-
-
-def bench(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [*arguments], env={"COLUMNS": "200"})
-    return result.exit_code, result.output
 
 
 def test_a_name_without_a_version_means_all_of_them():
