@@ -1,10 +1,7 @@
 """The interface for notebooks: what it reads is what is stored, what it plays is what the command line trains."""
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +22,7 @@ from reports.tables.layout import percent
 from tests.support import stores
 from tests.support.alone import train_alone
 from tests.support.grid_runs import write_grid
-from tests.support.processes import call_bench
+from tests.support.processes import call_bench, imported_after
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 SETTINGS = {
@@ -467,17 +464,13 @@ def test_a_played_run_has_the_numbers_of_the_command_line(tmp_path):
 # Imports
 
 
-def modules_after(code: str) -> set[str]:
-    script = f"import sys\nfrom bench import api\n{code}\nimport json; print('MODULES', json.dumps([*sys.modules]))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in json.loads(done.stdout.partition("MODULES")[2])}
-
-
 @pytest.mark.slow
 def test_reading_results_imports_no_torch_and_playing_a_run_no_scheduler():
     heavy = {"torch", "ray", "optuna", "pydantic", "matplotlib", "pandas"}
-    assert not modules_after("") & heavy
-    read = "api.load_runs({0!r}); api.load_rounds({0!r}); api.table('paper_table1', {0!r}, 'small')"
-    assert modules_after(read.format(str(EXAMPLES / "paper_table1"))) & heavy == {"pandas"}
-    loaded = modules_after(f"api.run({SETTINGS | {'algorithm': 'fedavg'}!r})")
+    assert not imported_after("from bench import api") & heavy
+    read = (
+        "from bench import api; api.load_runs({0!r}); api.load_rounds({0!r}); api.table('paper_table1', {0!r}, 'small')"
+    )
+    assert imported_after(read.format(str(EXAMPLES / "paper_table1"))) & heavy == {"pandas"}
+    loaded = imported_after(f"from bench import api; api.run({SETTINGS | {'algorithm': 'fedavg'}!r})")
     assert "torch" in loaded and not loaded & {"ray", "optuna", "matplotlib", "torchvision", "typer"}

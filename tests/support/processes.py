@@ -84,6 +84,20 @@ def call_bench(*words: object, **variables: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+def imported_by(*words: object) -> set[str]:
+    """The modules that a command imports, in a process of its own."""
+    call = f"app({[*map(str, words)]!r})"
+    return imported_after(f"from bench.cli.app import app\ntry: {call}\nexcept SystemExit: pass")
+
+
+def imported_after(code: str) -> set[str]:
+    """The modules that a process has imported which has run this code."""
+    script = f"import sys\n{code}\nprint('MODULES', *sys.modules)"
+    command = [sys.executable, "-c", script]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {*output.rpartition("MODULES")[2].split()}
+
+
 def _hear_interrupts() -> None:
     """Tests that run in the background of a script inherit that Ctrl-C is ignored; drivers of these tests must hear it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

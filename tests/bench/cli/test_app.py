@@ -36,7 +36,7 @@ from bench.simulation.build import build_algorithm, build_task
 from bench.tuning.build import make_searches
 from reports.tables.footnotes import in_common
 from tests.support.leaf import write_femnist
-from tests.support.processes import call_bench
+from tests.support.processes import call_bench, imported_by
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ALGORITHM = ["--algorithm", "fedavg", "--dataset", "digits", "--partition", "label-2"]
@@ -51,19 +51,6 @@ def bench(tmp_path):
         return call_bench(*arguments, *own, SKEWBENCH_DATA="")
 
     return call
-
-
-def modules_of(*arguments: str) -> set[str]:
-    code = (
-        "import sys\nfrom bench.cli.app import app\n"
-        f"try: app({list(arguments)!r})\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
-    )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return {*output.partition("MODULES")[2].split()}
-
-
-def imported_by(*arguments: str) -> set[str]:
-    return {name.partition(".")[0] for name in modules_of(*arguments)}
 
 
 @pytest.mark.slow_but_first
@@ -840,7 +827,7 @@ def test_sigterm_ends_every_command_as_ctrl_c_does(bench, monkeypatch, command):
 @pytest.mark.slow
 def test_describe_imports_neither_a_compiler_nor_sklearn_nor_ray(tmp_path):
     """Each takes seconds to import; what a method sends and keeps is known from shapes."""
-    modules = modules_of("describe", "--grid", "quickstart", "--results-dir", str(tmp_path))
+    modules = imported_by("describe", "--grid", "quickstart", "--results-dir", str(tmp_path))
     assert "torch" in modules and not modules & {"torch._dynamo", "sklearn", "ray", "pandas"}
 
 

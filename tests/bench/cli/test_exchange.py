@@ -21,9 +21,8 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.importing import Merged
 from bench.results.store import Store
-from tests.bench.cli.test_app import imported_by
 from tests.support.earlier_code import earlier
-from tests.support.processes import call_bench
+from tests.support.processes import call_bench, imported_by
 from tests.support.stores import LABEL, cells, finish, results
 
 RUNS = cells("label-2", "fedavg")

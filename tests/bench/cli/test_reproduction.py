@@ -3,8 +3,7 @@
 import pytest
 
 from reports.reproduction.page import BEGIN, END
-from tests.bench.cli.test_app import imported_by
-from tests.support.processes import call_bench
+from tests.support.processes import call_bench, imported_by
 from tests.support.stores import cells, results
 
 

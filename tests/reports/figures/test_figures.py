@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -20,7 +18,7 @@ from bench.results.store import Store
 from reports.figures import curves as figure_curves
 from reports.figures import lines as figures
 from reports.figures.panels import Series, first_runs
-from tests.support.processes import call_bench
+from tests.support.processes import call_bench, imported_by
 
 CLASSES = 4
 
@@ -391,17 +389,10 @@ def test_report_draws_what_the_grid_lists_and_what_is_asked_for(store, trained):
 @pytest.mark.slow
 def test_a_report_without_figures_does_not_import_matplotlib_and_figures_do_not_import_torch(store, trained):
     trained("cifar10 label-2", "fedavg", [0.5])
-    code = (
-        "import sys\nfrom bench.cli.app import app\n"
-        "try: app(sys.argv[1:])\nexcept SystemExit: pass\nprint('MODULES', *sys.modules)"
-    )
-    command = [sys.executable, "-c", code, "report", "--results-dir", str(store.save())]
-    modules = []
-    for extra in ([], ["--figure", "rounds"]):
-        output = subprocess.run([*command, *extra], capture_output=True, text=True, check=True).stdout
-        modules.append({name.partition(".")[0] for name in output.partition("MODULES")[2].split()})
-    assert "matplotlib" not in modules[0] and "matplotlib" in modules[1]
-    assert not modules[1] & {"torch", "ray"}
+    command = ["report", "--results-dir", store.save()]
+    assert "matplotlib" not in imported_by(*command)
+    loaded = imported_by(*command, "--figure", "rounds")
+    assert "matplotlib" in loaded and not loaded & {"torch", "ray"}
 
 
 GRID = {
