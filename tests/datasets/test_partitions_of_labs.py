@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench import imports, plugins
+from bench import plugins
 from bench.config import stale
 from bench.config.code_version import code_version, definitions_of, files_of
 from bench.config.resolve import resolve
@@ -42,10 +42,6 @@ def lab(tmp_path, monkeypatch):
     """Writes and uses a folder with one partition."""
 
     def make(content=HOSPITAL):
-        sys.modules.pop("datasets.partitions.hospital", None)
-        imports._read.cache_clear()
-        imports._hash.cache_clear()
-        imports._definitions.cache_clear()
         method_files.use(tmp_path / "mylab", monkeypatch, {"partitions/hospital.py": content})
 
     return make

@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from bench import imports, plugins, registry
+from bench import plugins, registry
 from bench.cli.listing import listing
 from bench.config import stale
 from bench.config.code_version import code_version, files_of
@@ -31,9 +31,6 @@ def lab(tmp_path, monkeypatch):
     """Writes and uses a folder with one transform."""
 
     def make(content=TURNED):
-        sys.modules.pop("datasets.transforms.turned", None)
-        for kept in (imports._read, imports._hash, imports._definitions):
-            kept.cache_clear()
         method_files.use(tmp_path / "mylab", monkeypatch, {"transforms/turned.py": content})
         return tmp_path / "mylab"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import plugins, registry
+from bench import imports, plugins, registry
 
 RUNNABLE = '''"""FedMine: clients dig."""
 
@@ -34,6 +34,8 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) ->
         path.write_text(content)
     monkeypatch.setenv(plugins.VARIABLE, str(folder))
     registry.forget()
+    for kept in (imports._read, imports._hash, imports._definitions):
+        kept.cache_clear()
     for kind in registry.KINDS.values():
         for path in (folder / kind.folder).glob("*.py"):
             monkeypatch.delitem(sys.modules, f"{kind.package}.{path.stem}", raising=False)

@@ -8,21 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from algorithms.shared.types import Settings
 from bench.measurements.heads import Examples, classification_loss, information, reconstruction_loss
 from bench.seeding import generator_for, seed_for
+from tests.support.by_hand import PLAIN
 
-SETTINGS = Settings(
-    rounds=1,
-    local_epochs=3,
-    local_steps=None,
-    batch_size=8,
-    lr=0.1,
-    momentum=0.9,
-    weight_decay=0.01,
-    participation=1.0,
-    last_batch="keep",
-)
+SETTINGS = replace(PLAIN, local_epochs=3, batch_size=8, momentum=0.9, weight_decay=0.01)
 
 
 @pytest.fixture
