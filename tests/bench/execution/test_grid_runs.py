@@ -131,28 +131,3 @@ def test_a_substitute_is_played_and_named_in_the_table(calibrated):
     assert "SVHN was replaced by Digits: these cells check the mechanics, not SVHN." in output
     code, output = call_bench("run", *where)
     assert (code, "No svhn in" in output) == (2, True), "nothing stands in silently"
-
-
-def test_a_second_driver_is_told_to_wait(tmp_path):
-    results = tmp_path / "results"
-    with Store(results).locked():
-        code, output = call_bench("run", "--grid", write_grid(tmp_path), "--results-dir", results)
-    assert code == 2
-    assert f"error: Another run is writing to {results}" in output
-
-
-def test_a_results_directory_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "results").touch()
-    code, output = call_bench("run", "--grid", write_grid(tmp_path), "--results-dir", tmp_path / "results")
-    assert code == 2
-    assert "error: Cannot write to the results directory" in output
-
-
-def test_what_was_asked_for_earlier_stays_in_the_stored_grid(uninterrupted, tmp_path):
-    results = tmp_path / "results"
-    subprocess.run(["cp", "-r", uninterrupted, results], check=True)
-    code, _ = call_bench(
-        "run", "--grid", write_grid(tmp_path), "--results-dir", results, "--only", "algorithm=fedavg", "--seeds", "0"
-    )
-    assert code == 0
-    assert Store(results).grid("six@full")["cells"] == Store(uninterrupted).grid("six@full")["cells"]

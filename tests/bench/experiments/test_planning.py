@@ -571,13 +571,6 @@ def test_axes_that_the_report_does_not_show_are_refused_before_anything_runs(ask
     assert len(ask(axes=hidden, report={"rows": ["lr"]}).plan(store).todo) == 8
 
 
-def test_a_stored_grid_is_plain_json(ask, store):
-    request = ask()
-    train(request, store)
-    text = (store.folder / "grids" / f"{request.label}.json").read_text()
-    assert json.loads(text)["source"].endswith("mine.yaml")
-
-
 def test_many_settings_on_the_command_line_still_make_names_of_files(ask, store):
     numbers = ("lr", "momentum", "weight_decay", "participation")
     counts = ("clients", "rounds", "local_epochs", "batch_size", "evaluate_every", "train_examples", "test_examples")
