@@ -202,13 +202,9 @@ class ExperimentSpec:
         return self.stored_as or f"{self.grid.stored_name}@{budget}"
 
     @property
-    def whole_label(self) -> str:
-        """`label` before it is cut."""
-        return f"{self.grid.stored_name}@{self._described(self.budget)}"
-
-    @property
     def earlier_labels(self) -> list[str]:
-        """Names that earlier versions gave it: those of any length, and those in which the budget `full` was called `paper`."""
+        """Names that earlier versions gave it: `label` before it is cut, and the same of when the budget `full` was called
+        `paper`."""
         held = self.grid.budgets
         renamed = self.budget == FULL and held.get(FULL) == held.get(PAPER)  # else it is one of the grid's own
         budgets = [self.budget, *([PAPER] if renamed else [])]

@@ -113,7 +113,7 @@ def _specs(stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
     if not fitting and specs[0].tuning and _is_cut(stored):
         # The searches may have had other options. All else that the name shows must be so.
         shown = label[: -len("~12345678")]
-        if any(one.whole_label.startswith(shown) for one in specs):
+        if any(one.earlier_labels[0].startswith(shown) for one in specs):
             raise ConfigError(["its name is cut, and no way to search that is known here gives it."])
     if not fitting:
         raise _Contradiction(f"by its settings and searches it would be called {specs[0].label}")

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
@@ -85,7 +85,7 @@ def _summary(numbers: int, measured: Sequence[Measured]) -> str:
 
 def _of_paper(paper: str, tables: dict[str, Count]) -> Iterator[tuple]:
     """A line per table, and one of all where there are several."""
-    together = {"all": _total(tables.values())} if len(tables) > 1 else {}
+    together = {"all": sum(tables.values(), Count())} if len(tables) > 1 else {}
     for table, found in (tables | together).items():
         shares = (
             (found.measured, found.numbers),
@@ -94,10 +94,6 @@ def _of_paper(paper: str, tables: dict[str, Count]) -> Iterator[tuple]:
             (found.signs, found.compared),
         )
         yield f"{_method(paper)}, {table}", *(f"{part} of {whole}" if whole else "" for part, whole in shares)
-
-
-def _total(counts: Iterable[Count]) -> Count:
-    return sum(counts, Count())
 
 
 def _of_number(one: Measured) -> tuple[str, ...]:
