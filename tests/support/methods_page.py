@@ -20,6 +20,7 @@ from algorithms.shared.wrapper import Wrapper
 from bench.config.methods import defaults_of
 from bench.config.resolve import resolve, wrappers
 from bench.experiments import cost
+from bench.experiments.bundling import papers_of
 from bench.files import write_file
 from tests.support.manual import ROOT
 from tests.support.pairs import NEEDED, refusal
@@ -87,11 +88,8 @@ _BLOCKS = "Formulas unfold at a click, with the symbols that options are about."
 def _file(names: list[str]) -> str:
     """The methods of one file: the first with all options, the others with what is new."""
     first, *others = names
-    module = inspect.getdoc(inspect.getmodule(algorithms.load(first)))
-    paragraphs = [" ".join(part.split()) for part in module.split("\n\n")[1:]]
-    papers = [part for part in paragraphs if "https://" in part and not re.match(r"[a-z-]+: ", part)]
     lines = [f"### {algorithms.title_of(first)}"]
-    lines += [re.sub(r"(https://\S+[^\s.])", r"<\1>", paper) for paper in papers]
+    lines += [re.sub(r"(https://\S+[^\s.])", r"<\1>", paper) for paper in papers_of(first)]
     above: set[type] = set()
     for name in names:
         new = [kind for kind in _kinds(name) if kind not in above]
