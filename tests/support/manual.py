@@ -143,12 +143,14 @@ def check_bench(arguments: list[str]) -> dict:
 
 def _check_meaning(command: str, options: dict) -> None:
     """Whether the grid, or the setting, has the cells and takes the settings that options name."""
-    grid = given.stored_name(options.get("grid"), None)[0] if command in ("report", "export") else options.get("grid")
+    grid = options.get("grid")
+    if command in ("report", "export") and grid and not grid.endswith(".yaml"):
+        grid = given.stored_name(grid, None)[0]
     if not (grid or options.get("algorithm")):
         return
     assert cells_of(grid, options)
     for name in (options.get("space") or "own").split(","):
-        assert name == "own" or search_spaces.load(name)
+        assert name == "own" or search_spaces.load(name.rpartition("=")[2])
 
 
 def cells_of(grid: str | None, options: dict) -> list[Cell]:
