@@ -121,7 +121,7 @@ def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
         store.write_grid(set_there, store.grid(LABEL) | {"budget": set_there.partition("@")[2]})
         store.write_grid("slowstart@paper", store.grid(LABEL) | {"grid": "slowstart"})
         (tmp_path / "grids" / f"{LABEL}.json").unlink()
-    code, text = in_this_process("--results-dir", tmp_path, "--grid", LABEL, command="status")
+    code, text = call_bench("status", "--results-dir", tmp_path, "--grid", LABEL)
     assert code == 2 and f"only: {set_there}, quickstart@small. Did you mean '{set_there}'?" in text
 
 
