@@ -157,7 +157,7 @@ def _print_searches(searches: dict[str, Search], store: Store) -> None:
             stale
         )
         say(f"{select.title_of(search)}; {left}")
-    say("What they choose is trained after them, where that is not done.")
+    say("After the searches, the chosen configurations are trained with all seeds, those that have not finished.")
 
 
 def _warn_unsearched(selection: Selection, searches: dict[str, Search], spec: ExperimentSpec) -> None:

@@ -235,7 +235,7 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
     if record is None:
         return "its files are damaged; they will be in superseded/" if store.is_damaged(cell.id) else ""
     if record["status"] == "failed":
-        return "it failed before"
+        return "failed before"
     if record["status"] == "stopped":
         return "a search had stopped it early"
     changed = changes(record, cell.config)

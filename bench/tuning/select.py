@@ -117,7 +117,8 @@ def choose(
         failed, outcomes = failures.get(name, 0), study.outcomes()
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
-            on_message(f"Saved: {path_in_words(saved[0])}, and {len(saved) - 1} files beside it")
+            beside = len(saved) - 1
+            on_message(f"Saved: {path_in_words(saved[0])}, and {beside} file{'s' * (beside != 1)} beside it")
         best = best_of(outcomes, tuning)
         if best is None:
             troubles.append(_trouble(study.search, failed))

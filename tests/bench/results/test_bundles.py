@@ -248,7 +248,7 @@ def test_a_run_that_failed_travels_and_is_repeated_there(tmp_path):
     assert here.record(third.id)["status"] == "done" and read(here).of(second.id) == "Jane Doe"
     asked = ExperimentSpec(load_grid("quickstart"), "paper", only={"algorithm": ("fedavg",), "partition": ("label-2",)})
     reasons = Experiment(asked).plan(here).reasons
-    assert reasons[second.id] == "it failed before" and third.id not in reasons
+    assert reasons[second.id] == "failed before" and third.id not in reasons
 
 
 def test_who_trained_a_run_is_said_by_its_directory(bundle, tmp_path):

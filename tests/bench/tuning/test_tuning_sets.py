@@ -131,7 +131,7 @@ def test_the_command_line_searches_where_the_grid_says_so(tmp_path):
     assert code == 0 and text == (
         "digits label-2 fedprox: mu; 3 configurations, seeds 0; 0 of 3 runs finished "
         "digits label-2 clsnorm with base fedprox: mu; 3 configurations, seeds 0; 0 of 3 runs finished "
-        "What they choose is trained after them, where that is not done."
+        "After the searches, the chosen configurations are trained with all seeds, those that have not finished."
     )
     code, text = bench(*run, "--set", "mu=0.5")
     assert code == 0 and "0 finished, 16 to run mine@full+mu=0.5" in text
