@@ -78,6 +78,12 @@ def sentences(
             cause = item["ctx"]["error"]
             inside = f"{where}: " if located and where else ""
             found += [inside + line for line in (cause.mistakes if isinstance(cause, ConfigError) else [str(cause)])]
+        elif item["type"] == "list_type":
+            got = item["input"]
+            instead = f"; write [{got}]" if isinstance(got, str | int | float) else ""
+            found.append(f"{where} must be a list, but got {got!r}{instead}.")
+        elif item["type"] == "too_short":
+            found.append(f"{where} is too short: give at least {item['ctx']['min_length']}, but got {item['input']!r}.")
         else:
             rule = item["msg"].replace("Input should be", "must be", 1)
             found.append(f"{where} {rule[0].lower() + rule[1:]}, but got {item['input']!r}.")

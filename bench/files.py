@@ -177,6 +177,10 @@ def read_yaml(path: Path) -> Any:
         return parse_yaml(read_foreign(path, 4 * MIB, within=Path("/")).decode())
     except UnusableFile as error:
         raise ValueError(f"{path} {error.what}; name a YAML file, as in docs/own-grid.md.") from error
+    except yaml.MarkedYAMLError as error:
+        begun = f" (in what begins in line {error.context_mark.line + 1})" if error.context_mark else ""
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{path}{line}, is not valid YAML: {error.problem}{begun}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error
 

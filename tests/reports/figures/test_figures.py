@@ -437,7 +437,7 @@ def test_the_figures_of_a_grid_are_stored_with_it(tmp_path):
         ([{"kind": "cka"}, {"kind": "cka"}], "more than one figure called cka-linear-layers"),
         ([{"kind": "embedding", "points": 3}], "points must be greater than 9, but got 3."),
         (["curves"], "but got 'curves'."),
-        ("curves", "report.figures must be a valid list, but got 'curves'."),
+        ("curves", "report.figures must be a list, but got 'curves'; write [curves]."),
     ],
 )
 def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
