@@ -19,6 +19,8 @@ class LocalModels(Callback):
     This trains them (local_epochs + 1) / 2 times more. The setting `trace_local_models` is this callback.
     """
 
+    version = 2  # 1 evaluated local models of GPFL and FedCP without their valve and gate
+
     def validate(self, config, algorithm):
         mistakes = []
         said = "trace_local_models" if config.trace_local_models else "local-models"

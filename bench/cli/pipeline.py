@@ -242,10 +242,14 @@ def _print_end(
         for line in driver.failures(spec.grid, plan, store):
             warn(line)
     if lacking:
-        warn(f"The table lacks {counted(lacking, 'cell')}, for which no configuration could be chosen, as said above.")
-    if ended.get("failed") or lacking:
+        warn(
+            f"For {counted(lacking, 'place')} of the table no configuration could be chosen: a cell is missing there, or is "
+            "that of an earlier choice. The lines above say why, and what to do."
+        )
+    if ended.get("failed"):
         words = [word for word in sys.argv[1:] if word != "--rerun"]
         warn(f"What failed is tried again by: {shlex.join(['python', '-m', 'bench', *words])}")
+    if ended.get("failed") or lacking:
         raise typer.Exit(1)
 
 

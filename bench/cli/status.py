@@ -52,12 +52,14 @@ def status(
         name_damaged(store, looked=True)
         statuses = {run: state.status for run, state in states.items()}
         cells = {label: current_cells(stored["cells"], statuses) for label, stored in shown.items()}
-        others = {} if grid else _others(grids.values(), states)
-        searches = {} if grid else {name: found for name in store.searches() if (found := store.search(name))}
+        others = _others(grids.values(), states)
+        searches = {name: found for name in store.searches() if (found := store.search(name))}
         configs = {run: config for run in others if (config := store.config(run))}
         of_searches = runs_of_searches(searches, configs)
         searched = [*{each.run: each for found in of_searches.values() for each in found}.values()]
         trials = _trials(snapshot, searched)
+        if grid:  # alone, but what runs beside it takes its share of the machine
+            others, searches, searched = {}, {}, []
         rows = _rows(shown, cells, searched, others, states, trials)
         running = _running(store, snapshot, shown, others)
         stale = _stale(store, cells, others, states)

@@ -1,7 +1,7 @@
 """What is wrong with values of a grid's axes and settings, each by itself: for a grid whose file has mistakes, which has no
 cells in which they would be found."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bench.config.methods import is_method, options_of
@@ -17,16 +17,26 @@ from datasets.own_data import canonical_setting
 _PLAIN = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "iid", "model": "simple-cnn"}
 
 
+def methods_named(axes: object, settings: object) -> list[Any]:
+    """What a grid names as methods and as wrappers; arguments as of `validate_values`."""
+    given = _values(axes, settings)
+    return [*given.get("algorithm", ()), *(name for name in given.get("wrapper", ()) if name != UNWRAPPED)]
+
+
+def _values(axes: object, settings: object) -> dict[str, list[Any]]:
+    given = {key: [value] for key, value in settings.items()} if isinstance(settings, Mapping) else {}
+    if isinstance(axes, Mapping):
+        given |= {key: values for key, values in axes.items() if isinstance(values, list)}
+    return given
+
+
 def validate_values(axes: object, settings: object) -> list[str]:
     """One sentence per mistake.
 
     Args:
         axes, settings: as the file has them; what is no mapping, or no list of values, is left out.
     """
-    given = {key: [value] for key, value in settings.items()} if isinstance(settings, dict) else {}
-    if isinstance(axes, dict):
-        given |= {key: values for key, values in axes.items() if isinstance(values, list)}
-    named = [*given.get("algorithm", ()), *(name for name in given.get("wrapper", ()) if name != UNWRAPPED)]
+    given, named = _values(axes, settings), methods_named(axes, settings)
     methods = [name for name in named if is_method(name)]
     options = {option for name in methods for option in options_of(name)}
     mistakes = []

@@ -7,25 +7,30 @@ from typing import Any
 
 from bench import references
 from bench.config.methods import is_method
-from bench.experiments.axis_values import resolved_value
+from bench.experiments.axis_values import methods_named, resolved_value
 from bench.experiments.labels import HEADINGS
 from bench.experiments.report_schema import Layout
 
 _COMPARED = ("gains_over", "reference", "against", "improvement_over")
 
 
-def resolved(layout: Layout, axes: Mapping[str, Sequence[Any]]) -> Layout:
+def resolved(layout: Layout, axes: Mapping[str, Sequence[Any]], settings: Mapping[str, Any]) -> Layout:
     """A layout with values of axes as cells have them: references in place of paths, and numbers and partitions as they are
     resolved.
 
     Args:
-        axes: of the grid.
+        axes, settings: of the grid.
     """
-    methods = [name for name in axes.get("algorithm", ()) if is_method(name)]
+    methods = [name for name in methods_named(axes, settings) if is_method(name)]
     before = layout.model_dump()
     after = _mapped(before, lambda key, value: resolved_value(key, value, methods))
     for part in _COMPARED:
         after[part] = {key: resolved_value(key, value, methods) for key, value in after[part].items()}
+    conditions = [note["when"] for note in after["notes"] if isinstance(note, dict)]
+    if after["printed"]:
+        conditions.append(after["printed"]["without"])
+    for of_axes in conditions:
+        of_axes |= {key: [resolved_value(key, one, methods) for one in ids] for key, ids in of_axes.items()}
     for part in filter(None, (after, after["printed"])):
         part["names"] = {
             key: ids if key == HEADINGS else {_text(key, id, methods): name for id, name in ids.items()}

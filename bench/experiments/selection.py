@@ -99,16 +99,16 @@ def with_chosen(
 
     Args:
         chosen: place of a cell -> what was chosen for it and how, as `bench.tuning.select.describe_choice` returns it.
-        lacking: places for which nothing could be chosen; their cells are left out.
+        lacking: places for which nothing could be chosen; their cells are not selected.
     """
     layout, tuning = spec.grid.report.model_dump(), spec.tuning or TuningOptions()
 
-    def tuned(cells: list[Cell]) -> list[Cell]:
+    def tuned(cells: list[Cell], lacking: Collection[str] = ()) -> list[Cell]:
         places = [(cell, tuning.place(cell, layout)) for cell in cells]
         found = [_with_chosen(cell, chosen.get(place)) for cell, place in places if place not in lacking]
         return list({(cell.dataset, cell.id): cell for cell in found}.values())  # without repetitions
 
-    return Selection(tuned(selection.cells), tuned(selection.selected))
+    return Selection(tuned(selection.cells), tuned(selection.selected, lacking))
 
 
 def _expand(spec: ExperimentSpec, **about_images: Any) -> Selection:

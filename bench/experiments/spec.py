@@ -180,7 +180,9 @@ class ExperimentSpec:
         only = {key: [canonical_setting(key, value) for value in values] for key, values in self.only.items()}
         substitutes = {key: canonical_setting("dataset", value) for key, value in self.substitutes.items()}
         object.__setattr__(
-            self, "grid", self.grid.model_copy(update={"report": resolved(self.grid.report, self.grid.axes)})
+            self,
+            "grid",
+            self.grid.model_copy(update={"report": resolved(self.grid.report, self.grid.axes, self.grid.settings)}),
         )
         object.__setattr__(self, "budget", self.budget or self.grid.usual_budget)
         object.__setattr__(self, "substitutes", substitutes)

@@ -465,7 +465,7 @@ class StoredSearch(TypedDict):
         space: option -> its range, as the search was described.
         proposed: option -> value for every proposed configuration, in order.
         samples: configurations to try, at most; None for all of a space.
-        wanted: the same, at most those that the space has; missing from earlier files.
+        wanted: how many these are, without those that other searches have tried; missing from earlier files.
         sampler: arguments of Optuna's TPE sampler; missing where another searcher proposes, and from earlier files.
     """
 

@@ -56,15 +56,16 @@ def runs_of_searches(
             alike[options] = defaultdict(list)
             for run, config in configs.items():
                 alike[options][_without(config, options)].append(run)
+        found[name] = wanted = []
+        count = search.get("wanted", search.get("samples") or len(search["proposed"]))
         for seed, usual in search["configs"].items():
             own = [
                 run
                 for run in alike[options].get(_without(usual, options), ())
                 if {key: value_in(configs[run], key) for key in options} in search["proposed"]
             ]
-            wanted = found.setdefault(name, [])
             wanted += [SearchedRun(run, configs[run], seeds) for run in own]
-            left = min(search.get("wanted", len(search["proposed"])) - len(own), spare)
+            left = min(count - len(own), spare)
             spare -= max(0, left)
             wanted += [SearchedRun(f"{name} {seed} {number}", usual, seeds) for number in range(left)]
     return found

@@ -111,7 +111,6 @@ class ConfigurationRecorder(TrialRecorder):
         self._put_back: set[str] = set()  # trials that have ended here, and are to be tried again elsewhere
         self._announced: set[str] = set()
         self._open: dict[str, dict[str, int]] = {}  # trial -> run -> rounds trained, of runs that have not ended
-        self._diverged = Counter[str]()  # trial -> seeds that have diverged
 
     def start(self, trial: Trial) -> None:
         name = trial.config["search"]
@@ -165,7 +164,9 @@ class ConfigurationRecorder(TrialRecorder):
         outcome, seeds = search.described(report.value), len(search.search.configs)
         if failed:
             outcome = "failed"
-        elif diverged := self._diverged.pop(trial.trial_id, 0):
+        elif diverged := sum(
+            self.store.status(run) == "diverged" for run in search.search.runs(trial.config["params"])
+        ):
             outcome = f"diverged with {diverged} of {seeds} seeds" if seeds > 1 else "diverged"
         elif stopped:
             outcome += f", stopped after round {report.round}"
@@ -216,7 +217,6 @@ class ConfigurationRecorder(TrialRecorder):
             result |= self.store.base_fields(base)
         self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
-        self._diverged[trial.trial_id] += status == "diverged"
         if status != "failed":
             search.ended.add(run)
         if status != "done":

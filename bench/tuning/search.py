@@ -120,7 +120,7 @@ class Search:
         how = {key: getattr(self, key) for key in ("searcher", "scheduler", "metric", "samples", "warm_start")}
         configs = {str(seed): config.canonical() for seed, config in self.configs.items()}
         sampler = {"sampler": TPE} if self.searcher == "optuna" else {}
-        return {"configs": configs, "space": space, **how, "wanted": self.wanted, **sampler}
+        return {"configs": configs, "space": space, **how, **sampler}
 
     def _key(self) -> dict[str, Any]:
         """What makes numbers comparable: neither the values that the search replaces, nor the sources of the space."""

@@ -241,7 +241,10 @@ class Study:
         self._proposed.append(params)
 
     def _write(self) -> None:
-        content = {**self.search.describe(), "proposed": self._proposed}
+        wanted = (
+            len(self._proposed) + self.left - len(self._waiting)
+        )  # less than those of the search, if others know some
+        content = {**self.search.describe(), "wanted": wanted, "proposed": self._proposed}
         self.store.write_search(self.search.name, cast(StoredSearch, content))
 
 

@@ -30,13 +30,13 @@ def with_reached(grid: StoredGrid, records: Records, store: Store) -> Records:
     targets = {target for metric in shown if metric in METRICS and (target := METRICS[metric].target) is not None}
     if not targets and not any(metric in METRICS and METRICS[metric].cost == "passes" for metric in shown):
         return records
-    found, planned = dict(records), {cell["run"]: cell["config"]["rounds"] for cell in grid["cells"]}
+    found, configs = dict(records), {cell["run"]: cell["config"] for cell in grid["cells"]}
     for run, record in records.items():
         if record["status"] == "done":
             rows = store.rows(run)
             found[run] = {
                 **record,
-                "reached": {target: _first(rows, target, planned.get(run, 0)) for target in targets},
+                "reached": {target: _first(rows, target, configs.get(run, {})) for target in targets},
             }
             if rows:
                 found[run]["last_row"] = rows[-1]
@@ -77,15 +77,18 @@ def _cost(record: ReportedRecord, metric: str) -> float | str:
     return (row["bytes_down"] + row["bytes_up"]) / 1e6 if {"bytes_down", "bytes_up"} <= row.keys() else NOT_RECORDED
 
 
-def _first(rows: Sequence[RoundRow], target: float, planned: int) -> RoundRow | str | None:
+def _first(rows: Sequence[RoundRow], target: float, config: Mapping[str, Any]) -> RoundRow | str | None:
     """The first evaluated round with the accuracy; None without one, a text if the run has no such accuracy.
 
     Args:
-        planned: rounds of the run; a callback may have stopped it earlier, where it first reached its target.
+        config: of the run. A callback may have stopped it at the first round that was to be evaluated; any other round is
+            evaluated only because it was the last.
     """
     key = next((key for key in _JUDGED if any(key in row for row in rows)), None)
     if key is None:
         return NO_ACCURACY
-    if sum(key in row for row in rows) == 1 and rows[-1]["round"] >= max(2, planned):
+    last, every = rows[-1]["round"], config.get("evaluate_every")
+    was_due = every is not None and last % every == 0 and last < config["rounds"]
+    if sum(key in row for row in rows) == 1 and last > 1 and not was_due:
         return EVALUATED_ONCE
     return next((row for row in rows if key in row and reaches(row[key], target)), None)

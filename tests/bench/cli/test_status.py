@@ -198,14 +198,37 @@ def test_runs_of_searches_have_a_row_and_the_time_that_is_left_of_them(tmp_path)
     assert [found[name] for name in ("finished", "running", "not begun")] == ["2", "2", "6"]
     assert found["left"] == f"about {duration_in_words(2 * 50 + 6 * 100)}"
     assert counts(text, "in no grid")["finished"] == "1"
+    with store.locked():
+        for config in runs[2:]:
+            store.start(hash_of(config), config, {})
+            store.append(hash_of(config), [{"round": number} for number in range(1, 6)])
+        alone = status(tmp_path, "--grid", LABEL)
+    assert "running: 1 trial." in alone and "1 trial at once" in alone and "│ searches" not in alone
     rows = {row["of_searches"]: row for row in told["grids"] if row["grid"] is None}
     assert (rows[True]["seconds_left"], rows[True]["not_begun"]) == (700, 6) and rows[False]["finished"] == 1
     assert told["searches"] == [{"search": "fedprox-digits", "begun": 2, "of": 5}]
     with store.locked():
         for config in runs[2:]:
             end(config, status="stopped")
-        found = counts(status(tmp_path), "searches")
+        text = status(tmp_path)
+    found = counts(text, "searches")
     assert (found["finished"], found["stopped"], found["not begun"]) == ("2", "2", "6")
+    assert "Search fedprox-digits: 2 of 5 configurations begun, 2 runs each." in text
+    for change, not_begun in (
+        ({"wanted": 2}, "0"),
+        ({"samples": 8}, "12"),
+        ({"samples": None}, "0"),
+        ({"configs": {}}, ""),
+    ):
+        with store.locked():
+            kept = {key: value for key, value in search.items() if key != "wanted"}  # of an earlier version
+            store.write_search("fedprox-digits", kept | change)
+            text = status(tmp_path)
+        if "configs" in change:
+            assert "1 search ended" in text
+            continue
+        assert counts(text, "searches")["not begun"] == not_begun
+        assert ("1 search ended, with 2 configurations." in text) == (not_begun == "0")
 
 
 def test_what_is_no_results_directory_gets_one_sentence(tmp_path):

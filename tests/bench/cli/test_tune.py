@@ -102,3 +102,20 @@ def test_a_grid_is_tuned_on_validation_data_with_as_many_configurations_for_each
     code, again = call_bench("run", *tuned)
     assert code == 0 and "4 finished, 0 to run" in again and "Search 1" not in again
     assert again.split("# mine")[1].split("Saved")[0] == text.split("# mine")[1].split("Saved")[0]
+
+
+def test_a_place_for_which_nothing_can_be_chosen_leaves_the_rest_of_the_table(results, tmp_path):
+    axes = "{dataset: [digits], partition: [label-2], algorithm: [fedavg, fedprox], seed: [0, 1]}"
+    settings = "{clients: 12, rounds: 3, local_epochs: 1, model: mlp}"
+    (tmp_path / "mine.yaml").write_text(f"axes: {axes}\nsettings: {settings}\n")
+    (tmp_path / "wild.yaml").write_text("lr: {grid: [1.0e+30], low: 1.0e+29, high: 1.0e+30}\n")
+    space = ("--space", f"own,training,fedprox={tmp_path / 'wild.yaml'}")
+    command = ("run", "--grid", tmp_path / "mine.yaml", "--tuned", "validation", "--samples", 2, *space)
+    code, text = call_bench(*command, "--results-dir", results, *ALONE)
+    said = " ".join(text.split())
+    assert code == 1, text
+    assert "2 configurations, seeds 0, 1: each configuration diverged with one of its seeds" in said
+    assert "For 1 place of the table no configuration could be chosen" in said and "tried again by" not in said
+    assert "| FedAvg " in text and "diverged with 2 of 2 seeds" in text
+    (label,) = Store(results).grids()
+    assert {cell["algorithm"] for cell in Store(results).grid(label)["cells"]} == {"fedavg"}

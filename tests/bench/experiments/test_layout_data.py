@@ -38,6 +38,29 @@ def test_runs_are_compared_with_references_however_their_number_is_written():
     assert [len(find(cell)) for cell in cells] == [1] * len(cells)
 
 
+@pytest.mark.parametrize(
+    ("methods", "key", "values"),
+    [
+        ({"algorithm": ["fedprox"]}, "mu", [0, 1]),
+        ({"settings": {"algorithm": "fedprox"}}, "mu", [0, 1]),
+        ({"algorithm": ["fedavg"], "wrapper": ["ccvr"]}, "tukey", [1, 0.5]),
+        ({"algorithm": ["fedavg"], "settings": {"wrapper": "ccvr"}}, "tukey", [1, 0.5]),
+    ],
+)
+def test_options_are_those_of_the_methods_of_the_grid_wherever_it_names_them(methods, key, values):
+    axes = {"dataset": ["digits"], "partition": ["label-2"], key: values, "seed": [0]}
+    settings = {"clients": 10, "rounds": 2, "local_epochs": 1} | methods.get("settings", {})
+    axes |= {name: given for name, given in methods.items() if name != "settings"}
+    report = {"rows": ["partition"], "columns": key, "names": {key: {values[0]: "none"}}, "against": values[0]}
+    report["notes"] = [{"when": {key: values[0]}, "say": "A note."}]
+    report["printed"] = {"without": {key: [values[1]]}}
+    found = ExperimentSpec(make_grid("mine", {"axes": axes, "settings": settings, "report": report})).grid.report
+    first, other = (str(float(value)) for value in values)
+    assert found.names == {key: {first: "none"}} and str(found.against[key]) == first
+    assert [str(one) for one in found.notes[0].when[key]] == [first]
+    assert [str(one) for one in found.printed.without[key]] == [other]
+
+
 def test_names_are_of_values_however_they_are_written():
     names = {"participation": {1: "all", 0.5: "half"}, "partition": {"dir-0.50": "Dir(0.5)"}}
     grid = asked(AXES, rows=["partition"], columns="participation", names=names)

@@ -76,7 +76,9 @@ def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(sto
     about = SPEC.tuning, asked.options, Machines(Resources()), store, None, said.append, ExitStack()
     found = select.choose(searches, *about, lambda *what: [store.folder])
     assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
-    assert sum("4 configurations have failed and cannot be chosen, and tables will say so" in line for line in said) == 6
+    assert (
+        sum("4 configurations have failed and cannot be chosen, and tables will say so" in line for line in said) == 6
+    )
     assert not any("spaces" in one for one in found.values())
     search = next(iter(searches.values()))
     other = replace(search, space={"lr": search.space["lr"].model_copy(update={"high": 0.5})})

@@ -76,10 +76,17 @@ def test_only_evaluated_rounds_count(grid):
     change(grid, "rounds.jsonl", 0, lambda row: {**row, "accuracy": 0.0} if row["round"] < 3 else row)
     assert cell(grid.build(), "fedavg").mean == 3
     alone = {"round": 1, "accuracy": 0.5}  # of a run of one round
-    assert costs._first([alone], 0.4, planned=1) == alone
+    assert costs._first([alone], 0.4, {"rounds": 1}) == alone
     early = [{"round": number} for number in range(1, 12)] + [{"round": 12, "accuracy": 0.5}]
-    assert costs._first(early, 0.4, planned=60) == early[-1], "a callback stopped it where it first reached its target"
-    assert costs._first(early, 0.4, planned=12) == costs.EVALUATED_ONCE
+    every = {"rounds": 60, "evaluate_every": 12}
+    assert costs._first(early, 0.4, every) == early[-1], "a callback stopped it where it first reached its target"
+    for otherwise in (
+        {"rounds": 12},
+        {"rounds": 60},
+        {"rounds": 60, "evaluate_every": 7},
+        {"rounds": 12, "evaluate_every": 12},
+    ):
+        assert costs._first(early, 0.4, otherwise) == costs.EVALUATED_ONCE, "it was evaluated because it ended"
     for evaluated, found in (((2, 4), (4, ())), ((4,), (None, (costs.EVALUATED_ONCE,)))):
         change(
             grid,
