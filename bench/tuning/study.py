@@ -241,9 +241,8 @@ class Study:
         self._proposed.append(params)
 
     def _write(self) -> None:
-        wanted = (
-            len(self._proposed) + self.left - len(self._waiting)
-        )  # less than those of the search, if others know some
+        # Fewer than those of the search, if others have tried some.
+        wanted = len(self._proposed) + self.left - len(self._waiting)
         content = {**self.search.describe(), "wanted": wanted, "proposed": self._proposed}
         self.store.write_search(self.search.name, cast(StoredSearch, content))
 
