@@ -77,13 +77,14 @@ class Shown(Part):
         """The file with the state on which a probe is measured, which a run keeps for it: `local_models(round)`, or
         `bench.simulation.retention.FINAL`. None where there is none to measure.
 
-        Only a method that trains one model in rounds has local models.
+        Only a method that trains one whole model in rounds has local models.
         """
         import algorithms
         from algorithms.shared.rounds import RoundBased
 
-        is_in_rounds = issubclass(algorithms.load(config.algorithm["name"]), RoundBased)
-        return local_models(probe.round) if probe.round is not None and is_in_rounds else None
+        method = algorithms.load(config.algorithm["name"])
+        has_models = issubclass(method, RoundBased) and method.trains_whole_models
+        return local_models(probe.round) if probe.round is not None and has_models else None
 
     def is_measurable(self, probe: Probe, config: "RunConfig") -> bool:
         """Whether a run of this config has what a probe is measured on."""

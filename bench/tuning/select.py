@@ -121,7 +121,7 @@ def choose(
             on_message(f"Saved: {path_in_words(saved[0])}, and {beside} file{'s' * (beside != 1)} beside it")
         best = best_of(outcomes, tuning)
         if best is None:
-            troubles.append(_trouble(study.search, failed))
+            troubles.append(_trouble(study.search, failed, len(outcomes)))
             continue
         found[name] = describe_choice(study.search, best, outcomes)
         if failed:
@@ -363,12 +363,13 @@ def title_of(search: Search) -> str:
     return f"{' '.join(words)}: {', '.join(search.space)}; {search.wanted} configurations, seeds {seeds}"
 
 
-def _trouble(search: Search, failed: int) -> str:
-    how = "each configuration that did not fail diverged" if failed else "each configuration diverged"
+def _trouble(search: Search, failed: int, ended: int) -> str:
+    others = "each configuration that did not fail" if failed else "each configuration"
+    how = f"{others} diverged with one of its seeds at least" if ended else "no configuration has ended"
     again = f" {_configurations(failed)} failed; the same command tries {'it' if failed == 1 else 'them'} again."
     return (
-        f"{title_of(search)}: {how} with one of its seeds at least, so none can be chosen; try more by --samples, another "
-        f"--space, or leave the method out.{again * bool(failed)}"
+        f"{title_of(search)}: {how}, so none can be chosen; try more by --samples, another --space, or leave the method out."
+        f"{again * bool(failed)}"
     )
 
 

@@ -218,6 +218,8 @@ def test_only_methods_that_have_a_state_are_asked_for_it(tmp_path, method, chang
     (cell,) = expand(grid, "paper")
     cka, embedding = grid.report.figures
     assert cka.state_of(Probe("cka", 3, "linear"), cell.config) == local
+    blocks = cell.config.model_copy(update={"algorithm": {"name": "fusefl"}})
+    assert cka.state_of(Probe("cka", 3, "linear"), blocks) is None, "a run that is to keep such models is refused"
     assert embedding.state_of(Probe("embedding", option=2000), cell.config) == final
     with Store(tmp_path / "results").locked() as store:
         kept = Experiment(ExperimentSpec(grid), ExecutionOptions(keep="none")).retention(cell, store)

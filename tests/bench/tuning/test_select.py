@@ -105,7 +105,8 @@ def test_a_search_plays_on_the_engine_that_was_asked_for(store, monkeypatch):
     asked = request().but(engine="loop")
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
     with pytest.raises(
-        ValueError, match="none can be chosen; .* 1 configuration has failed; the same command tries it"
+        ValueError,
+        match="no configuration has ended, so none can be chosen; .* 1 configuration has failed; the same command tries it",
     ):
         choose(searches, asked, store)
     assert {search.job.options.engine for search in opened} == {"loop"}
