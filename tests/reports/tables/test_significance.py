@@ -174,3 +174,4 @@ def test_a_row_without_the_reference_is_not_tested(store):
     store.add("svhn label-2", "fedrs", BEST)
     store.report |= {"against": {"algorithm": "fedrs"}}
     assert all(math.isnan(p_value) for p_value, *_ in compared(store).values())
+    assert "No cell has finished seeds in common with FedRS: none is tested." in store.render(format="md")
