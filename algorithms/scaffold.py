@@ -16,7 +16,8 @@ class Scaffold(ControlVariates):
     """Algorithm 1 of the paper, with Option II for the client's control variate.
 
     Differs from the paper, which has no momentum: inside the momentum buffer the correction is amplified until the control
-    variates diverge, unless one of the rules of `momentum_mode` is followed. All three are the paper at momentum 0.
+    variates diverge. `momentum_mode` has rules against it, and "inside" for those who follow codes without one. All are the
+    paper at momentum 0.
 
     Attributes:
         server_lr, weighting, momentum_mode: see `ControlVariates`.

@@ -15,7 +15,7 @@ from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Loss, Task
 from algorithms.shared.weighting import Weighed
 
-MomentumMode = Literal["outside", "effective-lr", "none"]
+MomentumMode = Literal["outside", "effective-lr", "inside", "none"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class ControlVariates(KeepsControls, Weighed):
         weighting: "uniform" mean of the cohort's models and their buffers, as in the paper, or by number of "examples".
         momentum_mode: "outside": momentum acts on the gradient alone and the correction is added to the step
             (NIID-Bench); "effective-lr": the correction is part of the gradient, and the variate is divided by the
-            effective step size under momentum; "none": local SGD without momentum.
+            effective step size under momentum; "inside": the same, but divided by lr as without momentum, so that c_i keeps
+            up to -m / (1 - m) times its error at each visit, with momentum m, and diverges above 0.5; "none": local SGD
+            without momentum.
     """
 
     server_lr: float = 1.0

@@ -216,17 +216,28 @@ def test_fednova_weights_of_the_fedcollab_digest():
     assert weights == pytest.approx([0.09869, 0.04342], abs=1e-5)
 
 
-def test_scaffold_by_hand():
-    """One plain step of lr 0.1 on a loss with gradient 3, client control 1, server control 2."""
+@pytest.mark.parametrize(
+    "mode, momentum, steps, delta, control",
+    [
+        # A step of 0.1 (3 - 1 + 2) = 0.4. The new control is -1 + 0.4 / 0.1, the gradient itself.
+        *((mode, 0.0, 1, -0.4, 3.0) for mode in ("outside", "effective-lr", "inside", "none")),
+        ("outside", 0.5, 2, -0.95, 3.75),  # velocities 3 and 4.5, and the correction 1 in each step
+        ("effective-lr", 0.5, 2, -1.0, 3.0),  # velocities 4 and 6; two steps are worth 2.5
+        ("inside", 0.5, 2, -1.0, 4.0),
+        ("none", 0.5, 2, -0.8, 3.0),
+    ],
+)
+def test_scaffold_by_hand(mode, momentum, steps, delta, control):
+    """Steps of lr 0.1 on a loss with gradient 3, client control 1, server control 2."""
     params = {"w": torch.tensor(0.0)}
-    plan = [BatchIndex(torch.tensor([0]), None, {}, 1)]
+    plan = [BatchIndex(torch.tensor([0]), None, {}, 1)] * steps
     seen = view(
         params,
         client={"control": {"w": torch.tensor(1.0)}},
         server={"control": {"w": torch.tensor(2.0)}},
-        num_steps=1.0,
+        num_steps=float(steps),
         lr=0.1,
-        momentum=0.0,
+        momentum=momentum,
         weight_decay=0.0,
     )
 
@@ -235,11 +246,10 @@ def test_scaffold_by_hand():
         def local_loss(self, params, batch, view):
             return 3 * params["w"]
 
-    result = Sloped().local_update(_Take(), plan, seen)
-    # step: -0.1 (3 - 1 + 2) = -0.4; new control: 1 - 2 + 0.4 / (1 * 0.1) = 3, the gradient itself.
-    assert result.update["delta"]["w"].item() == pytest.approx(-0.4)
-    assert result.client["control"]["w"].item() == pytest.approx(3.0)
-    assert result.update["change"]["w"].item() == pytest.approx(2.0)
+    result = Sloped(momentum_mode=mode).local_update(_Take(), plan, seen)
+    assert result.update["delta"]["w"].item() == pytest.approx(delta)
+    assert result.client["control"]["w"].item() == pytest.approx(control)
+    assert result.update["change"]["w"].item() == pytest.approx(control - 1)
 
 
 @pytest.mark.parametrize("largest_stack", [10**9, 0])
@@ -306,7 +316,7 @@ test_impossible_options_are_refused_in_one_sentence = refused(
     (lambda: FedAvgM(form="heavy"), "form must be one of plain, damped, nesterov, but got 'heavy'."),
     (
         lambda: Scaffold(momentum_mode="in"),
-        "momentum_mode must be one of outside, effective-lr, none, but got 'in'.",
+        "momentum_mode must be one of outside, effective-lr, inside, none, but got 'in'.",
     ),
 )
 

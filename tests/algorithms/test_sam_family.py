@@ -4,6 +4,7 @@ methods that they become at special options."""
 import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from algorithms.fedswa import FedMoSWA, FedSWA
 from algorithms.scaffold import Scaffold
 from algorithms.shared import tree
 from algorithms.shared.client_states import no_rows, write_rows
+from algorithms.shared.control_variates import MomentumMode
 from algorithms.shared.local_sgd import gradient, task_loss
 from algorithms.shared.sharpness import ascent
 from algorithms.shared.types import Batch, BatchIndex, ClientView
@@ -790,7 +792,7 @@ def test_long_gradients_are_clipped(kind, options, most, on_bowls):
 
 @pytest.mark.parametrize("kind", [FedGAMMA, FedLESAMS])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("mode", ["outside", "effective-lr", "none"])
+@pytest.mark.parametrize("mode", get_args(MomentumMode))
 def test_a_gradient_is_clipped_together_with_its_correction(kind, mode, momentum, on_bowls):
     """The gradient (-0.5, -2) + c - c_i = (3, 4) - (0.5, -2) is (2, 4): scaled to length 1. With momentum on the gradient
     alone, that is clipped alone."""
