@@ -11,7 +11,7 @@ from bench.errors import ConfigError, sentences, unknown
 from bench.experiments import grid_files
 from bench.experiments.axis_values import validate_values
 from bench.experiments.grid_schema import FULL, PAPER, GridSpec, Reproduces, Variant
-from bench.experiments.labels import ABSENT
+from bench.experiments.labels import ABSENT, HEADINGS
 from bench.experiments.names_schema import Printed
 from bench.experiments.report_schema import Layout
 from bench.experiments.settings_schema import Budget, Condition, Tuning
@@ -94,7 +94,7 @@ def _extended(name: str, content: dict, above: tuple[str, ...] = ()) -> dict:
     base = _extended(extended, dict(grid_files.read(extended)), (*above, extended))
     axes = content.get("axes", base.get("axes"))
     if isinstance(base.get("report"), dict) and isinstance(axes, dict):  # other shapes are for the checks
-        base["report"] = _inherited(base["report"], axes)
+        base["report"] = _inherited(base["report"], content.get("report"), axes)
     merged = ("settings", "budgets", "reproduces", "report")
     both = {key for key in merged if isinstance(content.get(key), dict) and isinstance(base.get(key), dict)}
     grid = base | {key: base[key] | value if key in both else value for key, value in content.items()}
@@ -103,17 +103,21 @@ def _extended(name: str, content: dict, above: tuple[str, ...] = ()) -> dict:
     return grid
 
 
-def _inherited(layout: dict, axes: dict) -> dict:
-    """What a grid with these axes inherits of a report."""
+def _inherited(layout: dict, own: Any, axes: dict) -> dict:
+    """What a grid with these axes, and with a report of its own, inherits of a report."""
     inherited, names = {key: value for key, value in layout.items() if key != "printed"}, layout.get("names")
-    if not (isinstance(names, dict) and all(isinstance(own, dict) for own in names.values())):
+    if not (isinstance(names, dict) and all(isinstance(given, dict) for given in names.values())):
         return inherited  # for the checks
-    values = {axis: axes[axis] if isinstance(axes.get(axis), list) else [] for axis in names}
+    shows = layout | (own if isinstance(own, dict) else {})
+    rows, columns = (shows.get(key, Layout.model_fields[key].default) for key in ("rows", "columns"))
+    shown = [*(rows if isinstance(rows, list) else []), columns]
+    values = {axis: axes[axis] for axis in axes if axis in shown and isinstance(axes[axis], list)} | {HEADINGS: shown}
     kept = {
-        axis: {id: name for id, name in own.items() if str(id) in map(str, [*values[axis], ABSENT])}
-        for axis, own in names.items()
+        axis: {id: name for id, name in given.items() if str(id) in map(str, [*values[axis], ABSENT])}
+        for axis, given in names.items()
+        if axis in values
     }
-    return inherited | ({"names": kept} if kept else {})
+    return inherited | {"names": kept}
 
 
 def _with_own_columns(grid: dict, given: dict) -> dict | None:

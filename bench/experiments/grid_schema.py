@@ -166,6 +166,18 @@ class GridSpec(Part):
         return self
 
     @model_validator(mode="after")
+    def _tuning_sets_leave_axes_alone(self) -> "GridSpec":
+        """Their points would replace the values of an axis, whose cells would all be the same run."""
+        for number, tuning in enumerate(self.tuning):
+            both = [key for key in tuning.options if key in self.axes]
+            if both and self._may_match(tuning):
+                raise ValueError(
+                    f"tuning.{number}.options has {', '.join(both)}, of which the grid has an axis; leave it out of one of "
+                    "them (a grid that extends another inherits its tuning sets, and `tuning` replaces them)."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _names_are_of_what_it_has(self) -> "GridSpec":
         layout, values = self.report, self._values()
         check_names(layout.names, [*layout.rows, layout.columns], values)

@@ -317,6 +317,37 @@ def test_a_grid_takes_from_the_one_that_it_extends_what_it_does_not_say():
         make_grid("mine", {"extends": "paper_tabel1"})
 
 
+def test_a_tuning_set_cannot_replace_an_axis():
+    """The three cells of SCAFFOLD would be one, as `fedcat_table1` sets its momentum_mode in a tuning set."""
+    axes = {"algorithm": ["fedavg", "scaffold"], "momentum_mode": ["outside", "effective-lr", "none"], "seed": [0]}
+    own = {"extends": "fedcat_table1", "axes": axes, "settings": {"dataset": "cifar10", "partition": "dir-1"}}
+    report = {"rows": ["momentum_mode"]}
+    with pytest.raises(
+        ConfigError, match="options has momentum_mode, of which the grid has an axis; leave it out of one"
+    ):
+        make_grid("mine", {**own, "reproduces": None, "report": report})
+    tuning = [{"when": {"algorithm": "scaffold"}, "options": {"weighting": ["uniform"]}}]
+    grid = make_grid("mine", {**own, "reproduces": None, "report": report, "tuning": tuning})
+    assert len(expand(grid, "paper")) == 4
+    assert make_grid(
+        "mine", {**own, "reproduces": None, "report": report, "axes": axes | {"algorithm": ["fedavg", "fedcat"]}}
+    )
+
+
+@pytest.mark.parametrize("axes", [{}, {"partition": ["dir-1"]}])
+def test_a_grid_inherits_names_of_the_axes_that_it_shows(axes):
+    own = {
+        "axes": {"dataset": ["cifar10"], "algorithm": ["fedavg", "fedcat"], "seed": [0], **axes},
+        "settings": {"partition": "dir-1"},
+        "reproduces": None,
+    }
+    assert not make_grid("mine", {"extends": "fedcat_table1", **own, "report": {"rows": ["dataset"]}}).report.names
+    if axes:
+        assert make_grid("mine", {"extends": "fedcat_table1", **own}).report.names == {
+            "partition": {"dir-1": "α = 1.0"}
+        }
+
+
 def test_any_setting_can_be_an_axis(grid_of):
     cells = expand(grid_of(axes=SMALL["axes"] | {"lr": [0.1, 0.2], "clients": [10, 20]}), "paper")
     assert {(cell.config.lr, cell.config.clients) for cell in cells} == {(0.1, 10), (0.1, 20), (0.2, 10), (0.2, 20)}
@@ -460,7 +491,8 @@ def test_a_report_is_checked_before_anything_runs(grid_of):
     assert "6 mistakes" in text
     for nearest in ("partition", "algorithm", "accuracy", "fedconcat", "last", "settings"):
         assert f"Did you mean '{nearest}'?" in text
-    assert grid_of(axes=SMALL["axes"] | {"mu": [1]}, report={"rows": ["mu"]}).report.rows == ["mu"]
+    axes = SMALL["axes"] | {"mu": [1]}
+    assert grid_of(axes=axes, tuning=[], report={"rows": ["mu"]}).report.rows == ["mu"]
 
 
 def test_a_tuning_set_without_a_named_point_is_refused_only_where_one_is_needed(grid_of):
