@@ -1,12 +1,15 @@
 """Stop early: the run ends when a metric has not become better for some evaluations, or has reached a target."""
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.errors import suggestion, unknown
 from bench.results.metrics import ACCURACIES, METHOD, METRICS
+
+_OF_SHARED, _OF_PERSONAL = ("accuracy",), ("local_accuracy", "global_accuracy")  # deployed models
 
 
 @registered_callback("stop-early")
@@ -29,6 +32,8 @@ class StopEarly(Callback):
 
     def __post_init__(self):
         at_least("patience", self.patience, 1)
+        if self.target is not None and not math.isfinite(self.target):  # in the JSON that names runs it would be none
+            raise ValueError(f"target must be finite, but got {self.target}.")
 
     def validate(self, config, algorithm):
         before = itertools.takewhile("stop-early".__ne__, (spec["name"] for spec in config.callbacks))
@@ -37,6 +42,13 @@ class StopEarly(Callback):
         if not (self.metric in known or (slash and source in sources)):
             others = [f"{name}/<name>" for name in sources]
             return [f"stop-early: {unknown('metric', self.metric, [*known, *others])}"]
+        if self.metric in (_OF_SHARED if algorithm.personal else _OF_PERSONAL):
+            others = ["local_accuracy", "own_accuracy"] if algorithm.personal else ["accuracy"]
+            what = "one model per client" if algorithm.personal else "one shared model"
+            return [
+                f"stop-early: {config.algorithm['name']} deploys {what}, of which there is no {self.metric}; set another "
+                f"metric, such as {' or '.join(others)}."
+            ]
         less = _less_is_better(self.metric)
         if less in (None, self.less_is_better):
             return []

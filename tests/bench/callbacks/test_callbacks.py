@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -216,6 +217,14 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
             "stop-early: less loss is better; set less_is_better: true.",
         ),
         (
+            [{"name": "stop-early", "metric": "loss", "less_is_better": True, "target": math.inf}],
+            "stop-early: target must be finite, but got inf.",
+        ),
+        (
+            [{"name": "stop-early", "metric": "local_accuracy"}],
+            "deploys one shared model, of which there is no local_accuracy; set another metric, such as accuracy.",
+        ),
+        (
             ["server-ema", {"name": "stop-early", "metric": "server-ema/accuracy", "less_is_better": True}],
             "stop-early: more server-ema/accuracy is better; set less_is_better: false.",
         ),
@@ -246,6 +255,10 @@ def test_callbacks_say_what_they_cannot_look_at():
         ConfigError, match="server-ema averages one shared model, but ditto deploys one model per client"
     ):
         resolve(FLAT | {"algorithm": "ditto", "callbacks": "server-ema"})
+    with pytest.raises(
+        ConfigError, match="ditto deploys one model per client, of which there is no accuracy; set another"
+    ):
+        resolve(FLAT | {"algorithm": "ditto", "callbacks": "stop-early"})
     with pytest.raises(ConfigError, match="local-models evaluates models after every local epoch: set local_epochs"):
         resolve(FLAT | {"local_steps": 3, "callbacks": "local-models"})
     with pytest.raises(ConfigError, match="trace_local_models is the callback local-models; name one of them"):
