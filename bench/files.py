@@ -207,8 +207,8 @@ def _yaml_loader() -> type:
     import yaml
 
     class Loader(yaml.SafeLoader):
-        """Refuses duplicate keys of a mapping, whose last value PyYAML would take silently, and texts of a few lines whose
-        content fills the memory: aliases of aliases stand for 9 values, 81, 729 and so on."""
+        """Refuses duplicate keys of a mapping, whose last value PyYAML would take silently, numbers of base 8 or 60, and texts
+        of a few lines whose content fills the memory: aliases of aliases stand for 9 values, 81, 729 and so on."""
 
         def __init__(self, stream):
             super().__init__(stream)
@@ -237,11 +237,16 @@ def _yaml_loader() -> type:
             return node
 
         def _check_number(self, node):
+            if node.tag not in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+                return
+            wrong = ""
             # The time for a number such as 1:1:1 (sexagesimal in YAML 1.1) grows with the square of its length.
-            if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > _LONGEST_NUMBER:
-                raise yaml.composer.ComposerError(
-                    None, None, f"a number has {len(node.value):,} characters", node.start_mark
-                )
+            if len(node.value) > _LONGEST_NUMBER:
+                wrong = f"a number has {len(node.value):,} characters"
+            elif re.match(r"[-+]?0[0-9_]+$|.*:", node.value):  # YAML 1.1 takes 010 for 8, and 12:30 for 750
+                wrong = f"{node.value} is no decimal number; quote it, or write it without zeros in front and colons"
+            if wrong:
+                raise yaml.composer.ComposerError(None, None, wrong, node.start_mark)
 
         def construct_mapping(self, node, deep=False):
             keys = set()

@@ -39,6 +39,13 @@ def test_a_short_text_that_would_fill_the_memory_is_refused(text, said):
         parse_yaml(text)
 
 
+@pytest.mark.parametrize("text", ["batch_size: 010", "seeds: [-07]", "local_epochs: 12:30:00", "lr: 1:30.5"])
+def test_a_number_that_yaml_reads_to_another_base_is_refused(text):
+    with pytest.raises(yaml.YAMLError, match="is no decimal number; quote it, or write it without zeros in front"):
+        parse_yaml(text)
+    assert parse_yaml("[0, 0.5, 10, 1_000, 1e-3, '010', -0.0]") == [0, 0.5, 10, 1000, 0.001, "010", 0.0]
+
+
 def test_aliases_and_long_texts_are_read():
     assert parse_yaml("a: &a [1, 2]\nb: [*a, *a]\nc: {<<: &c {x: 1}, y: 2}\nd: *c") == {
         "a": [1, 2],
