@@ -87,9 +87,14 @@ def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
     mistakes = []
     for name in dict.fromkeys([config.model, *named_models(config)]):
         try:
-            models.load(name)(shape, info.num_classes)
+            least = models.load(name)(shape, info.num_classes).smallest_batch
         except ValueError as error:
             mistakes.append(str(error))
+            continue
+        if config.batch_size < least:
+            mistakes.append(
+                f"batch_size must be at least {least} for {name}, which takes batch statistics, but got {config.batch_size}."
+            )
     return mistakes
 
 

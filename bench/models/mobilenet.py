@@ -30,6 +30,10 @@ class MobileNetV2(BatchNormalised):
     Sandler et al., CVPR 2018 (https://arxiv.org/abs/1801.04381); the stem and stage 2 keep the resolution. No dropout.
     """
 
+    @property
+    def smallest_batch(self):
+        return 2 if max(self.input_shape[1:]) <= 8 else 1  # halved three times, they end as a single pixel
+
     def layers(self):
         layers = {"stem": (_STEM, self.input_shape[0], 3, 3)}
         for name, inside, channels, previous, _ in self._blocks():

@@ -110,6 +110,10 @@ class ResNet50(_ResNet):
         if self._channels(64) < 1:
             raise ValueError(f"width must leave at least one channel of 64, but got {self.width}.")
 
+    @property
+    def smallest_batch(self):
+        return 2 if max(self.input_shape[1:]) <= 8 else 1  # halved three times, they end as a single pixel
+
     def block(self, inside, previous, stride):
         return [
             _Convolution("conv1", (inside, previous, 1, 1)),

@@ -223,6 +223,10 @@ def test_a_resolved_config_resolves_to_itself():
         ),
         ({"image_size": 12, "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 12x12"),
         ({"image_size": [16, 12], "model": "simple-cnn"}, "needs images of at least 16x16 pixels, but got 16x12"),
+        (
+            {"image_size": 8, "model": "mobilenetv2", "batch_size": 1},
+            "batch_size must be at least 2 for mobilenetv2, which takes batch statistics, but got 1.",
+        ),
         ({"algorithm": "centralized", "mu": None}, "mu"),
         ({"partition": "none"}, "partition 'none' gives one client everything and is for centralized only"),
     ],

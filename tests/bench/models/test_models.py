@@ -190,14 +190,15 @@ def test_engines_agree_on_every_model_that_both_can_run(name):
     assert_equal(looped, vectorised, tolerance=1e-10)
 
 
-def test_images_that_end_as_one_pixel_need_two_examples_for_batch_statistics():
-    for side, least in ((32, 2), (33, 1)):
-        bound, params = initialised("resnet18", training=True, shape=(3, side, side))
+@pytest.mark.parametrize(("name", "largest"), [("resnet18", 32), ("resnet50", 8), ("mobilenetv2", 8)])
+def test_images_that_end_as_one_pixel_need_two_examples_for_batch_statistics(name, largest):
+    for side, least in ((largest, 2), (largest + 1, 1)):
+        bound, params = initialised(name, training=True, shape=(3, side, side))
         assert bound.spec.smallest_batch == least
         bound(params, torch.rand(least, 3, side, side))
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        bound, params = initialised("resnet18", training=True)
-        bound(params, torch.rand(1, *COLOUR))
+        bound, params = initialised(name, training=True, shape=(3, largest, largest))
+        bound(params, torch.rand(1, 3, largest, largest))
 
 
 def test_another_name_is_the_same_class_and_is_described():
