@@ -424,6 +424,7 @@ def _named(part: Mapping[str, Any]) -> list[str]:
 def _unknown_whens(grid: GridSpec) -> list[str]:
     whens = [condition.when for condition in grid.conditions] + [tuning.when for tuning in grid.tuning]
     whens += [condition.when for budget in grid.budgets.values() for condition in budget.conditions]
+    whens.append(grid.save_when)
     keys = dict.fromkeys(key for when in whens for key in when)
     known = [*_GENERAL, *sorted(_options_of_all(grid))]
     # A method that is far from all names may be one of a lab whose folder is not in use.

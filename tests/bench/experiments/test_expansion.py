@@ -299,6 +299,8 @@ def test_mistakes_of_a_file_name_its_grid_and_a_misspelt_method_of_a_condition_i
     first, second = caught.value.mistakes
     assert first.startswith("grid mine: Unknown algorithm 'fedporx'. Did you mean 'fedprox'?")
     assert second == "grid mine: rounds must be greater than 0, but got -3."
+    with pytest.raises(ConfigError, match="^grid mine: Unknown setting 'algorthm'. Did you mean 'algorithm'"):
+        expand(make_grid("mine", {"title": "t", "axes": axes, "save_when": {"algorthm": "fedavg"}}), "full")
     with pytest.raises(
         ConfigError, match="^grid mine: report.metric: Unknown metric 'acuracy'. Did you mean 'accuracy'"
     ):
