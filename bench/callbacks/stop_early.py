@@ -8,8 +8,7 @@ from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.errors import suggestion, unknown
 from bench.results.metrics import ACCURACIES, METHOD, METRICS
-
-_OF_SHARED, _OF_PERSONAL = ("accuracy",), ("local_accuracy", "global_accuracy")  # deployed models
+from datasets import partitions
 
 
 @registered_callback("stop-early")
@@ -42,13 +41,10 @@ class StopEarly(Callback):
         if not (self.metric in known or (slash and source in sources)):
             others = [f"{name}/<name>" for name in sources]
             return [f"stop-early: {unknown('metric', self.metric, [*known, *others])}"]
-        if self.metric in (_OF_SHARED if algorithm.personal else _OF_PERSONAL):
-            others = ["local_accuracy", "own_accuracy"] if algorithm.personal else ["accuracy"]
-            what = "one model per client" if algorithm.personal else "one shared model"
-            return [
-                f"stop-early: {config.algorithm['name']} deploys {what}, of which there is no {self.metric}; set another "
-                f"metric, such as {' or '.join(others)}."
-            ]
+        there = _accuracies_of(config, algorithm)
+        if self.metric in ACCURACIES and self.metric not in there:
+            run = f"{config.algorithm['name']} under {config.partition}"
+            return [f"stop-early: runs of {run} have no {self.metric}; set another metric, such as {there[0]}."]
         less = _less_is_better(self.metric)
         if less in (None, self.less_is_better):
             return []
@@ -84,6 +80,17 @@ class StopEarly(Callback):
         source, _, name = self.metric.partition("/")
         found = (other.partition("/") for other in outcome.metrics)
         return bool(suggestion(name, [other for of, _, other in found if of == source]))
+
+
+def _accuracies_of(config, algorithm):
+    """Accuracies that a run may have; those on test data of the clients' own also where a partition file may have none."""
+    if not partitions.parse(config.partition).scores_together:
+        return ["own_accuracy"]
+    return [
+        *(["local_accuracy", "global_accuracy"] if algorithm.personal else ["accuracy"]),
+        "own_accuracy",
+        "weighted_accuracy",
+    ]
 
 
 def _less_is_better(metric):

@@ -222,7 +222,7 @@ def test_a_run_is_stopped_when_a_metric_has_not_become_better_for_so_many_rounds
         ),
         (
             [{"name": "stop-early", "metric": "local_accuracy"}],
-            "deploys one shared model, of which there is no local_accuracy; set another metric, such as accuracy.",
+            "under label-2 have no local_accuracy; set another metric, such as accuracy.",
         ),
         (
             ["server-ema", {"name": "stop-early", "metric": "server-ema/accuracy", "less_is_better": True}],
@@ -255,10 +255,11 @@ def test_callbacks_say_what_they_cannot_look_at():
         ConfigError, match="server-ema averages one shared model, but ditto deploys one model per client"
     ):
         resolve(FLAT | {"algorithm": "ditto", "callbacks": "server-ema"})
-    with pytest.raises(
-        ConfigError, match="ditto deploys one model per client, of which there is no accuracy; set another"
-    ):
+    with pytest.raises(ConfigError, match="runs of ditto under label-2 have no accuracy; .*, such as local_accuracy"):
         resolve(FLAT | {"algorithm": "ditto", "callbacks": "stop-early"})
+    shift = {"partition": "feature-shift", "clients": 4, "callbacks": "stop-early"}
+    with pytest.raises(ConfigError, match="under feature-shift have no accuracy; set another metric, such as own_acc"):
+        resolve(FLAT | shift)
     with pytest.raises(ConfigError, match="local-models evaluates models after every local epoch: set local_epochs"):
         resolve(FLAT | {"local_steps": 3, "callbacks": "local-models"})
     with pytest.raises(ConfigError, match="trace_local_models is the callback local-models; name one of them"):
