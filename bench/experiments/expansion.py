@@ -403,13 +403,16 @@ def _unknown_keys(grid: GridSpec) -> dict[str, str]:
         conditions = {f"budgets.{name}.conditions.{n}.set": one for n, one in enumerate(budget.conditions)}
         parts |= {place: (one.set, one.when) for place, one in conditions.items()}
     found: dict[str, str] = {}
-    general = {*_GENERAL, *_options_of_all(grid)}
+    general = (grid.axes, grid.settings)
+    around = tuple({key: value for key, value in part.items() if key != "algorithm"} for part in general)
     for place, (part, when) in parts.items():
-        for key in part.keys() - general - found.keys():
-            named = [name for given in (grid.axes, grid.settings, when, part) for name in _named(given)]
-            known_names = [name for name in named if is_method(name)]
-            options = [option for name in known_names for option in options_of(name)]
-            if key not in options and len(known_names) == len(named):  # else it may be an option of a misspelt method
+        named = [
+            name for given in (*(around if "algorithm" in when else general), when, part) for name in _named(given)
+        ]
+        known_names = [name for name in named if is_method(name)]
+        if len(known_names) == len(named):  # else a key may be an option of a misspelt method
+            options = {option for name in known_names for option in options_of(name)}
+            for key in part.keys() - {*_GENERAL, *options} - found.keys():
                 found[key] = f"{place}: {unknown_setting(key, list(dict.fromkeys(known_names)))}"
     return found
 

@@ -336,6 +336,21 @@ def test_a_tuning_set_cannot_replace_an_axis():
     )
 
 
+@pytest.mark.parametrize(
+    "part",
+    [{"tuning": [{"options": {"mu": [0.1, 1]}}]}, {"conditions": [{"set": {"mu": 0.1}}]}],
+    ids=["tuning", "condition"],
+)
+def test_options_of_one_method_are_not_set_for_another(grid_of, part):
+    def of(algorithm):
+        return {key: [one | {"when": {"algorithm": algorithm}} for one in given] for key, given in part.items()}
+
+    assert expand(grid_of(**{"tuning": [], **of("fedprox")}), "paper")
+    for named in ("fedavg", ["fedavg"]):
+        with pytest.raises(ConfigError, match="Unknown setting 'mu': options of fedavg: none; mu is of"):
+            expand(grid_of(**{"tuning": [], **of(named)}), "paper")
+
+
 @pytest.mark.parametrize("axes", [{}, {"partition": ["dir-1"]}])
 def test_a_grid_inherits_names_of_the_axes_that_it_shows(axes):
     own = {
