@@ -169,6 +169,12 @@ def test_every_link_leads_somewhere():
     assert seen > 40
 
 
+def test_no_page_has_a_section_twice():
+    for page in PAGES:
+        sections = re.findall(r"^## .*", page.read_text(), re.MULTILINE)
+        assert len(sections) == len(set(sections)), page
+
+
 def test_every_path_of_the_repository_that_is_named_exists():
     folders = ("algorithms/", "bench/", "datasets/", "docs/", "reports/", "search_spaces/", "tests/")
     named = [code for page in PAGES for code in manual.inline_code(page) if code.startswith(folders)]

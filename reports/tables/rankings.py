@@ -228,7 +228,7 @@ def footnotes(
             f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the {mean} is {better} the other's) are "
             f"over the {rows} in which all these {what} are complete{lost}, of {mean}s as printed: those alike share their "
             f"mean rank, and half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples "
-            f"of the {rows} (scipy.stats.bootstrap), which take {rows} as independent{narrow}."
+            f"of the {rows}, which take {rows} as independent{narrow}."
         )
     elif cells.groupby(contest_keys(grid)).size().gt(1).sum() > (not is_board(grid)):
         wins, order = ("", " Rows stand in the order of the grid.") if is_board(grid) else (" and wins", "")
