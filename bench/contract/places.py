@@ -166,7 +166,11 @@ def _advice(entries: Sequence[Entry], error: Exception) -> str:
         return ""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     frame, line = [at for at in frames if any(_is_of(entry, at[0].f_code.co_filename) for entry in entries)][-1]
-    for read in re.findall(r"([A-Za-z_][\w.]*)\[", linecache.getline(frame.f_code.co_filename, line)):
+    for read, key in re.findall(
+        r"([A-Za-z_][\w.]*)\[(?:[\"']([^\"']*))?", linecache.getline(frame.f_code.co_filename, line)
+    ):
+        if key and key != error.args[0]:  # another lookup of the line
+            continue
         first, *others = read.split(".")
         found = functools.reduce(lambda part, name: getattr(part, name, None), others, frame.f_locals.get(first))
         if isinstance(found, Mapping) and error.args[0] not in found:

@@ -185,6 +185,10 @@ def test_a_draw_without_a_key_is_told_how_clients_draw(lab):
             "KeyError: 'momentum'; update has delta.",
         ),
         (
+            "server_step(self, task, params, server, update, cohort):\n        return update['delta'], server['momentum']",
+            "KeyError: 'momentum'; server has nothing.",
+        ),
+        (
             "local_loss(self, params, batch, view):\n        self.count = 1",
             "FrozenInstanceError: cannot assign to field 'count'; methods keep nothing between rounds: return it as state, "
             "from init_server or init_client on.",
