@@ -51,6 +51,10 @@ class Recipe:
             raise ValueError(
                 f"mean and std need one number for each channel, std none of 0, but got {self.mean} and {self.std}."
             )
+        if any(abs(number) > 1 for number in self.mean):
+            raise ValueError(
+                f"mean and std are those of images scaled to [0, 1], but got the mean {self.mean}; divide both by 255."
+            )
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,11 @@ def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch):
         ("flip=True", "mean=(0.5,)", "mean and std need one number for each channel"),
         (
             "flip=True",
+            "mean=(127.5,), std=(60.0,)",
+            r"are those of images scaled to \[0, 1\], but got the mean \(127.5,\)",
+        ),
+        (
+            "flip=True",
             'rotation="30"',
             "failed in line 7: ValueError: rotation, mean and std are numbers, but got '30'",
         ),
