@@ -17,7 +17,7 @@ def find(dataset: str, folder: Path, channels: int) -> Source | None:
     validation split, are ignored.
 
     Raises:
-        DataError: `test` is missing, its classes differ from those of `train`, or a class has no images.
+        DataError: `test` is missing, its classes differ from those of `train`, a class has no images, or images lie elsewhere.
     """
     if not (folder / "train").is_dir():
         return None
@@ -64,8 +64,19 @@ def list_classes(folder: Path) -> list[str]:
 
 
 def list_images_of(folder: Path, classes: list[str]) -> dict[str, list[str]]:
-    """Class -> paths of its images, in natural order."""
+    """Class -> paths of its images, in natural order.
+
+    Raises:
+        DataError: a class has no images, or images lie beside the folders of classes, or below them.
+    """
     listing = {name: list_images(str(folder / name)) for name in classes}
+    below = [entry.path for name in classes for entry in os.scandir(folder / name) if entry.is_dir()]
+    for other in [str(folder), *(path for path in below if not Path(path).name.startswith("."))]:
+        if paths := list_images(other):
+            raise DataError(
+                f"{paths[0]} would not be read, as images lie directly in the folder of their class; move it there, or out of "
+                f"{folder}."
+            )
     for name, paths in listing.items():
         if not paths:
             raise DataError(f"{folder / name} has no images; add some, or remove the class from train and test.")

@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import re
+import shutil
 import struct
 
 import numpy as np
@@ -440,6 +441,19 @@ def test_a_class_without_images_is_refused(tmp_path, read):
     for split in ("train", "test"):
         (tmp_path / "cinic10" / split / "empty").mkdir()
     with pytest.raises(DataError, match="train/empty has no images"):
+        read("cinic10")
+
+
+@pytest.mark.parametrize("place", [".", "a/sub"])
+def test_images_that_would_not_be_read_are_refused(tmp_path, read, place):
+    write_folders(tmp_path / "cinic10", ["a", "b"], random_images(4, 3, 32))
+    train = tmp_path / "cinic10" / "train"
+    (train / "a" / ".thumbnails").mkdir()
+    shutil.copy(next((train / "b").iterdir()), train / "a" / ".thumbnails" / "1.png")
+    read("cinic10")
+    (train / place).mkdir(exist_ok=True)
+    shutil.copy(next((train / "b").iterdir()), train / place / "1.png")
+    with pytest.raises(DataError, match="1.png would not be read, as images lie directly in the folder of their class"):
         read("cinic10")
 
 
