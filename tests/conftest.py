@@ -90,6 +90,7 @@ def ray_session(tmp_path_factory) -> Iterator[None]:
     """
     from bench.execution import ray_session  # Ray takes seconds to import
     from bench.execution.resources import Machines, Resources
+    from bench.execution.workspace import Workspace
     from bench.results.store import Store
 
     folder = tmp_path_factory.mktemp("ray")
@@ -97,7 +98,7 @@ def ray_session(tmp_path_factory) -> Iterator[None]:
         mock.patch.dict(os.environ),  # a session sets what its workers inherit
         mock.patch.object(tempfile, "tempdir", str(folder)),  # where each command leaves files of the scheduler's
         Store(folder / "results").locked() as store,
-        ray_session.session(store, Machines(Resources(1.0)), None, on_message=print),
+        ray_session.session(Workspace(store, Machines(Resources(1.0))), on_message=print),
     ):
         yield
 

@@ -194,8 +194,8 @@ def disk_use(cells: list[Cell], grid: GridSpec, store: Store, at_once: int) -> l
         `unknown`, the number of runs whose bytes are not.
     """
     from bench.execution import disk
+    from bench.experiments.execution_options import ExecutionOptions
     from bench.experiments.planning import retention_of, training_of
-    from bench.experiments.spec import ExecutionOptions
     from bench.simulation.retention import Final
 
     bases = {base.id: base for cell in cells if not cell.missing and (base := training_of(cell))}

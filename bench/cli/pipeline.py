@@ -19,12 +19,14 @@ from bench.files import path_in_words
 
 if TYPE_CHECKING:
     from bench.execution.resources import Machines
+    from bench.execution.workspace import Workspace
     from bench.experiments.cells import Cell
+    from bench.experiments.execution_options import ExecutionOptions
     from bench.experiments.grid_schema import GridSpec
     from bench.experiments.images import Images
     from bench.experiments.planning import Plan
     from bench.experiments.selection import Selection
-    from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+    from bench.experiments.spec import ExperimentSpec
     from bench.results.store import Store
     from bench.tuning.search import Search
 
@@ -41,12 +43,14 @@ def run_experiment(
     Raises:
         typer.Exit: with code 1 if runs have failed, 130 after Ctrl-C, 143 after SIGTERM.
     """
+    from bench.execution.workspace import Workspace
     from bench.experiments.images import locate
     from bench.experiments.planning import as_stored, check_engine, check_name, kept_of_other_files, make_plan
     from bench.experiments.selection import fit_to_images, select_cells, without_searches
     from bench.results.store import Store
 
     store = Store(results_dir)
+    workspace = Workspace(store, machines, options)
     with contextlib.nullcontext() if dry_run else store.locked(warn), contextlib.ExitStack() as session, _stopping():
         # What is damaged of other runs of this experiment, its plan finds.
         store.validate_all([spec.label, *spec.earlier_labels])
@@ -68,7 +72,7 @@ def run_experiment(
             if dry_run:
                 _print_searches(searches, store)
                 return
-            selection, lacking = _tune(selection, searches, spec, options, machines, store, session)
+            selection, lacking = _tune(selection, searches, spec, workspace, session)
         plan = make_plan(selection, spec.grid, options, images, store)
         check_models(plan.todo, selection.selected, spec.grid)
         name_damaged(store, looked=True, named=named)
@@ -81,7 +85,7 @@ def run_experiment(
             _print_runs(plan, spec)
             _warn_absent(images)
             return
-        ended = _run(plan, spec, options, machines, store)
+        ended = _run(plan, spec, workspace)
     _report(spec, store)
     _print_end(ended, plan, spec, images, store, lacking)
 
@@ -131,9 +135,7 @@ def _tune(
     selection: Selection,
     searches: dict[str, Search],
     spec: ExperimentSpec,
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
+    workspace: Workspace,
     session: contextlib.ExitStack,
 ) -> tuple[Selection, int]:
     """The cells with the hyper-parameters that searches choose; and for how many places they cannot."""
@@ -141,7 +143,7 @@ def _tune(
     from bench.tuning import select
     from reports.exports import search_report
 
-    chosen = select.choose(searches, spec.tuning, options, machines, store, errors, warn, session, search_report.write)
+    chosen = select.choose(searches, spec.tuning, workspace, errors, warn, session, search_report.write)
     lacking = searches.keys() - chosen.keys()
     return with_chosen(selection, spec, chosen, lacking), len(lacking)
 
@@ -185,9 +187,7 @@ def _searches(selection: Selection, spec: ExperimentSpec, store: Store) -> dict[
     }
 
 
-def _run(
-    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, store: Store
-) -> dict[str, int]:
+def _run(plan: Plan, spec: ExperimentSpec, workspace: Workspace) -> dict[str, int]:
     """Does the runs of a plan, and measures what tables and figures need; returns status -> number of runs."""
     from bench.execution import disk, driver
     from bench.experiments.planning import store_grid
@@ -195,6 +195,7 @@ def _run(
     from bench.measurements import run as measurements
     from bench.results import tensorboard
 
+    store, options = workspace.store, workspace.options
     if (left := store_grid(spec, plan, store)) is not None:
         without = f" It had {counted(left, 'cell')} that the new one has not." if left else ""
         warn(
@@ -204,10 +205,10 @@ def _run(
     names = {cell.id: driver.name_of(cell, spec.grid) for cell in plan.selected if not cell.missing}
     ended: dict[str, int] = {}
     if plan.todo:
-        for sentence in disk.shortages(plan, options.storage, machines, store):
+        for sentence in disk.shortages(plan, options.storage, workspace.machines, store):
             warn(sentence)
         try:
-            ended = driver.run_plan(plan, spec, options, machines, store, errors)
+            ended = driver.run_plan(plan, spec, workspace, errors)
         finally:
             tensorboard.name_runs(store.folder, spec.label, names)
     measurements.measure(plan.selected, spec.grid.report.needs, store, options.data_dir, warn)

@@ -64,7 +64,8 @@ def run(
     """Run what is not finished of a grid, or of one setting, and print its table."""
     with explained():
         from bench.execution import tracking
-        from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+        from bench.experiments.execution_options import ExecutionOptions
+        from bench.experiments.spec import ExperimentSpec
         from bench.simulation.retention import Final
 
         if rerun and keep_stale:

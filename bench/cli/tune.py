@@ -44,8 +44,9 @@ def tune(
     """Search hyper-parameters without the test split, then train the best ones on all data and test them."""
     with explained():
         from bench.cli.pipeline import read_machines, run_experiment, storage_of
+        from bench.experiments.execution_options import ExecutionOptions
         from bench.experiments.grid_loading import single
-        from bench.experiments.spec import ExecutionOptions, ExperimentSpec, TuningOptions
+        from bench.experiments.spec import ExperimentSpec, TuningOptions
 
         setting = {"algorithm": algorithm, "dataset": dataset, "partition": partition}
         given.require_one(setting)

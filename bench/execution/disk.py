@@ -76,7 +76,7 @@ def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store)
     """A sentence for each disk of this machine that has less free space than the runs of a plan need.
 
     Args:
-        storage: as in `bench.experiments.spec.ExecutionOptions`.
+        storage: as in `bench.experiments.execution_options.ExecutionOptions`.
     """
     known = [one for one in footprints(plan.todo, plan.retention).values() if one]
     if not known:

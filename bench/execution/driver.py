@@ -10,7 +10,6 @@ from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.execution.job import Inputs, Job
 from bench.execution.progress import Display
-from bench.execution.resources import Machines
 from bench.execution.tracking import Tracker
 from bench.execution.workspace import Workspace
 from bench.experiments.cells import Cell
@@ -18,25 +17,21 @@ from bench.experiments.cost import examples_to_train
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
 from bench.experiments.planning import Plan
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from datasets import own_data, resized
 
 
-def run_plan(
-    plan: Plan, spec: ExperimentSpec, options: ExecutionOptions, machines: Machines, store: Store, console: Console
-) -> dict[str, int]:
-    """Does the runs that are left; the store must be locked.
+def run_plan(plan: Plan, spec: ExperimentSpec, workspace: Workspace, console: Console) -> dict[str, int]:
+    """Does the runs that are left.
 
     Returns:
         Status -> number of runs.
     """
     configs = {cell.id: cell.config for cell in plan.todo}
     names = {cell.id: name_of(cell, spec.grid) for cell in plan.todo}
-    return run_configs(
-        configs, names, plan.retention, plan.bases, options, machines, store, console, tracked_as=spec.label
-    )
+    return run_configs(configs, names, plan.retention, plan.bases, workspace, console, tracked_as=spec.label)
 
 
 def run_configs(
@@ -44,13 +39,11 @@ def run_configs(
     names: Mapping[str, str],
     retention: Mapping[str, StateRetention],
     bases: Mapping[str, str],
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
+    workspace: Workspace,
     console: Console,
     tracked_as: str = "",
 ) -> dict[str, int]:
-    """Trains runs, with their progress on the console; the store must be locked.
+    """Trains runs, with their progress on the console.
 
     Args:
         configs, names, retention: by run id.
@@ -60,14 +53,14 @@ def run_configs(
     Returns:
         Status -> number of runs.
     """
-    if machines.executor == "ray":
+    if workspace.machines.executor == "ray":
         from bench.execution.scheduler import run_jobs  # Ray takes seconds to import, and may not be able to start
     else:
         from bench.execution.submitted import run_jobs
 
     shown = {run: (names[run], 0 if run in bases else examples_to_train(config)) for run, config in configs.items()}
-    workspace = Workspace(store, options.storage)
-    with workspace.marker(machines.address) as marker, Display(console, shown).shown() as display:
+    options = workspace.options
+    with workspace.marker() as marker, Display(console, shown).shown() as display:
         jobs = [
             Job(
                 run,
@@ -85,17 +78,8 @@ def run_configs(
         ]
         tracker = None
         if options.track and tracked_as:
-            tracker = Tracker(options.track, tracked_as, names, store, display.on_message)
-        run_jobs(
-            jobs,
-            store,
-            display,
-            data_dir=options.data_dir,
-            machines=machines,
-            storage=options.storage,
-            tracker=tracker,
-            names_hosts=options.names_hosts,
-        )
+            tracker = Tracker(options.track, tracked_as, names, workspace.store, display.on_message)
+        run_jobs(jobs, workspace, display, tracker)
     return display.ended_by
 
 

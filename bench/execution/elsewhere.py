@@ -9,9 +9,10 @@ from bench.execution import waiting
 from bench.execution.driver import inputs_of
 from bench.execution.job import Inputs
 from bench.execution.waiting import Waiting
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.planning import Plan, check_name, make_plan, store_grid
 from bench.experiments.selection import Selection
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.results.store import Store
 from datasets import partition_files
 

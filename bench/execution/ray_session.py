@@ -15,10 +15,11 @@ from bench.execution.fleet import Fleet
 from bench.execution.gpus import sees_gpu
 from bench.execution.local_watch import LocalWatch
 from bench.execution.recorder import Session, TrialRecorder
-from bench.execution.resources import Machines, Resources, num_cores
+from bench.execution.resources import Resources, num_cores
 from bench.execution.run_recorder import RETRIES
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import storage_trouble
+from bench.execution.workspace import Workspace
 from bench.results.store import Store
 
 import ray  # isort: skip
@@ -39,13 +40,10 @@ _current: list[Session] = []  # at most one: Ray has one session in a process
 
 
 @contextlib.contextmanager
-def session(
-    store: Store, machines: Machines, storage: str | None, on_message: Callable[[str], None]
-) -> Iterator[Session]:
+def session(workspace: Workspace, on_message: Callable[[str], None]) -> Iterator[Session]:
     """A session of Ray within the context; one that is there already is used, and left as it is.
 
     Args:
-        storage: where workers of several machines write; only checked.
         on_message: gets lines on what is there, and on what the cluster lacks.
 
     Raises:
@@ -53,6 +51,7 @@ def session(
         ValueError: if Ray does not start, or the cluster cannot run the trials.
         StoreError: if results or checkpoints cannot be written any more.
     """
+    store, machines = workspace.store, workspace.machines
     address, resources = machines.address, machines.resources
     if ray.is_initialized():
         yield _current[-1] if _current else Session(Fleet(address, on_message))
@@ -71,7 +70,7 @@ def session(
                 _start_local(resources.threads, folder)
                 at_end.enter_context(LocalWatch(store.remove_mark))
             fleet = Fleet(address, on_message, machines.wait_seconds)
-            fleet.wait_for(resources, storage)
+            fleet.wait_for(resources, workspace.storage)
             if address:
                 _check_authentication(on_message)
             _describe(fleet, resources, on_message)

@@ -7,7 +7,6 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from bench.config.schema import RunConfig
@@ -16,12 +15,12 @@ from bench.execution.fleet import Fleet
 from bench.execution.gpu_sharing import GpuAllocator
 from bench.execution.job import Inputs, Job
 from bench.execution.recorder import Session, TrialRecorder
-from bench.execution.resources import Machines, Resources
+from bench.execution.resources import Resources
 from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, JobRecorder, RunCallback, given_up, reason_of
 from bench.execution.tracking import Tracker
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import WorkerReport, inspect_machine, one_of_each
-from bench.execution.workspace import shared_bases
+from bench.execution.workspace import Workspace, shared_bases
 from bench.results.store import Store
 
 import ray  # isort: skip
@@ -118,53 +117,33 @@ class JobTrials(TrialRecorder):
         self._left.pop(job.id, None)
 
 
-def run_jobs(
-    jobs: list[Job],
-    store: Store,
-    callback: RunCallback,
-    *,
-    data_dir: Path | None,
-    machines: Machines,
-    storage: str | None = None,
-    tracker: Tracker | None = None,
-    names_hosts: bool = True,
-) -> None:
+def run_jobs(jobs: list[Job], workspace: Workspace, callback: RunCallback, tracker: Tracker | None = None) -> None:
     """Runs jobs in their order, as many at once as the resources allow, those that need the states of others after all
     others; every one ends with a record.
 
     Args:
-        data_dir: where workers find the datasets.
-        storage: where workers of several machines write; only checked, jobs name their folders themselves.
         tracker: gets every round.
-        names_hosts: whether a record says on which machine its run was trained.
 
     Raises:
         KeyboardInterrupt, ValueError, StoreError: as `bench.execution.ray_session.session`.
     """
     with (
-        ray_session.session(store, machines, storage, callback.on_message) as session,
+        ray_session.session(workspace, callback.on_message) as session,
         contextlib.ExitStack() as at_end,
     ):
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
-        inspect(session.fleet, [(job.config, job.inputs) for job in jobs], data_dir, machines.resources)
-        session.fleet.wait_for(machines.resources, storage)
-        allocator = make_allocator(store, machines.resources, callback.on_message, data_dir, session.fleet)
-        recorder = JobTrials(store, callback, allocator, session, tracker, names_hosts)
+        inspect(session.fleet, [(job.config, job.inputs) for job in jobs], workspace)
+        allocator = make_allocator(workspace, callback.on_message, session.fleet)
+        recorder = JobTrials(workspace.store, callback, allocator, session, tracker, workspace.options.names_hosts)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
-            with shared_bases([job.base for job in stage], store):
-                _run_stage(stage, recorder, allocator, data_dir, machines.max_concurrent, storage)
+            with shared_bases([job.base for job in stage], workspace.store):
+                _run_stage(stage, recorder, allocator, workspace)
 
 
-def _run_stage(
-    jobs: list[Job],
-    recorder: JobTrials,
-    allocator: GpuAllocator,
-    data_dir: Path | None,
-    max_concurrent: int,
-    storage: str | None,
-) -> None:
+def _run_stage(jobs: list[Job], recorder: JobTrials, allocator: GpuAllocator, workspace: Workspace) -> None:
     """Runs jobs until none is postponed any more; those with the same share of a machine take turns in one process."""
+    at_once = workspace.machines.max_concurrent or None
     while jobs:
         shares = [allocator.of(job) for job in jobs]
         members = [
@@ -173,43 +152,40 @@ def _run_stage(
             if of == shares[0]
         ]
         others = [job for job, of in zip(jobs, shares, strict=True) if of != shares[0]]
-        recorder.fleet.wait_for(shares[0], storage)
-        share = recorder.fleet.spread(shares[0], min(len(members), max_concurrent or len(members)))
+        recorder.fleet.wait_for(shares[0], workspace.storage)
+        share = recorder.fleet.spread(shares[0], min(len(members), at_once or len(members)))
         recorder.assign(members, share)
         ray_session.fit(
             JobTrainable,
             share,
             recorder,
-            tune.TuneConfig(reuse_actors=True, max_concurrent_trials=max_concurrent or None),
+            tune.TuneConfig(reuse_actors=True, max_concurrent_trials=at_once),
             {"job": tune.grid_search(list(range(len(members))))},
             jobs=members,
-            data_dir=data_dir,
+            data_dir=workspace.options.data_dir,
         )
         jobs = others + recorder.take_postponed()
 
 
-def inspect(
-    fleet: Fleet, runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | None, resources: Resources
-) -> None:
-    """Takes the machines of a cluster out that cannot train runs.
+def inspect(fleet: Fleet, runs: Iterable[tuple[RunConfig, Inputs]], workspace: Workspace) -> None:
+    """Takes the machines of a cluster out that cannot train runs, and waits for one that can.
 
     Args:
         runs: as in `bench.execution.worker.inspect_machine`.
-        resources: of a trial.
     """
-    looked_at = one_of_each(runs)
+    looked_at, data_dir, resources = one_of_each(runs), workspace.options.data_dir, workspace.machines.resources
 
     def look(device: str) -> str:
         return inspect_machine(looked_at, data_dir, device)
 
     fleet.inspect(look, on_gpus=bool(resources.gpus and (fleet.gpus or not resources.auto)))
+    fleet.wait_for(resources, workspace.storage)
 
 
-def make_allocator(
-    store: Store, resources: Resources, on_message: Callable[[str], None], data_dir: Path | None, fleet: Fleet
-) -> GpuAllocator:
+def make_allocator(workspace: Workspace, on_message: Callable[[str], None], fleet: Fleet) -> GpuAllocator:
     """What jobs get of the machines that Ray has found."""
     found, gpus = ray.cluster_resources(), fleet.gpus
+    resources, data_dir = workspace.machines.resources, workspace.options.data_dir
     if resources.auto and not gpus:
         if found.get("GPU"):
             on_message("No machine is left whose GPUs can be used, so trials train on CPUs.")
@@ -225,7 +201,7 @@ def make_allocator(
             raise gpu_sharing.Unprofiled(reason_of(str(error))) from error
 
     return GpuAllocator(
-        store.folder / "shares.json",
+        workspace.store.folder / "shares.json",
         resources,
         hardware=", ".join(sorted(key for key in found if key.startswith("accelerator_type:"))),
         trials_by_cores=max(1, int(fleet.cores_per_gpu / resources.cpus)),

@@ -39,7 +39,7 @@ from bench.execution.run_recorder import (
     given_up,
 )
 from bench.execution.worker import WorkerReport, storage_trouble
-from bench.execution.workspace import shared_bases
+from bench.execution.workspace import Workspace, shared_bases
 from bench.files import stderr_to
 from bench.results.store import JOBS, Store
 from datasets import partition_files
@@ -158,17 +158,7 @@ def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
     return options | {"time": max(1, round(1440 * int(days or 0) + 60 * hours + minutes + seconds / 60))}
 
 
-def run_jobs(
-    jobs: list[Job],
-    store: Store,
-    callback: RunCallback,
-    *,
-    data_dir: Path | None,
-    machines: Machines,
-    storage: str | None = None,
-    tracker: Tracker | None = None,
-    names_hosts: bool = True,
-) -> None:
+def run_jobs(jobs: list[Job], workspace: Workspace, callback: RunCallback, tracker: Tracker | None = None) -> None:
     """Runs jobs as `bench.execution.scheduler.run_jobs` does; arguments as there.
 
     Raises:
@@ -176,18 +166,18 @@ def run_jobs(
         ValueError: if Slurm refuses the jobs.
         StoreError: if results or checkpoints cannot be written any more.
     """
-    recorder = JobRecorder(store, callback, tracker)
+    store, recorder = workspace.store, JobRecorder(workspace.store, callback, tracker)
     with _folder(store) as folder, contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
-                _Stage(stage, recorder, folder, data_dir, machines, names_hosts).run()
+                _Stage(stage, recorder, folder, workspace).run()
 
 
 @dataclass
 class _Stage:
-    """Jobs of which none waits for another one; other attributes as arguments of `run_jobs`.
+    """Jobs of which none waits for another one.
 
     Attributes:
         waiting: jobs that are to be submitted.
@@ -197,9 +187,7 @@ class _Stage:
     waiting: list[Job]
     recorder: JobRecorder
     folder: Path
-    data_dir: Path | None
-    machines: Machines
-    names_hosts: bool
+    workspace: Workspace
     _open: dict[str, _Submitted] = field(default_factory=dict)
     _leaving: list[_Submitted] = field(default_factory=list)  # ended, but their processes have not
     _deaths: Counter[str] = field(default_factory=Counter)
@@ -208,7 +196,8 @@ class _Stage:
     _lost: dict[str, str] = field(default_factory=dict)  # GPUs here, or machines of Slurm, that are lost -> why
 
     def __post_init__(self) -> None:
-        self._store, self._on_slurm = self.recorder.store, self.machines.executor == "slurm"
+        self._store, self.machines = self.workspace.store, self.workspace.machines
+        self._on_slurm = self.machines.executor == "slurm"
         if self._on_slurm:
             self._executor = _executor(self.machines, self.folder)
 
@@ -286,7 +275,7 @@ class _Stage:
         gpus = None if self._on_slurm else self._gpus(slot)
         partitions = self._store.folder / partition_files.FOLDER
         driver = 0 if self._on_slurm else os.getpid()
-        job_file.write(path, job, self.data_dir, share, partitions, gpus, driver)
+        job_file.write(path, job, self.workspace.options.data_dir, share, partitions, gpus, driver)
         return path
 
     def _num_places(self) -> int:
@@ -401,7 +390,7 @@ class _Stage:
         self._open.pop(one.job.id, None)
         if not self._on_slurm:
             self._leaving.append(one)
-        host = {"host": one.host} if self.names_hosts and one.host else {}
+        host = {"host": one.host} if self.workspace.options.names_hosts and one.host else {}
         self.recorder.end(one.job, {**result, **host}, lambda: self._machine_of(one))
 
     def _machine_of(self, one: _Submitted) -> str:

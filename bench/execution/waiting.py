@@ -19,6 +19,8 @@ from bench.execution.job import Inputs, Job
 from bench.execution.job_file import read_retention
 from bench.execution.resources import Machines
 from bench.execution.worker import inspect_machine, one_of_each
+from bench.execution.workspace import Workspace
+from bench.experiments.execution_options import ExecutionOptions
 from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
@@ -102,7 +104,7 @@ def train(folder: Path, machines: Machines, data_dir: Path | None) -> bool:
         jobs = read(store)
         said.on_message(f"{len(jobs)} run{'s' * (len(jobs) != 1)} to train, at most {machines.at_once} at once.")
         _check(jobs, store, machines.resources.device, data_dir, said)
-        submitted.run_jobs(jobs, store, said, data_dir=data_dir, machines=machines)
+        submitted.run_jobs(jobs, Workspace(store, machines, ExecutionOptions(data_dir)), said)
     left = (
         f"{said.failed} failed and wait: the same command trains them again."
         if said.failed

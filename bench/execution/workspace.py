@@ -1,11 +1,13 @@
-"""Where workers write: a folder for each run, beside the results or in a shared storage."""
+"""Where runs are trained, and where their workers write: a folder for each run, beside the results or in a shared storage."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench.errors import StoreError
 from bench.execution.job import BASE_PREFIX
+from bench.execution.resources import Machines
+from bench.experiments.execution_options import ExecutionOptions
 from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.retention import FINAL
@@ -15,16 +17,22 @@ _MARKER = "driver.pt"  # by which the machines of a cluster know that they see t
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where the workers of a results directory write.
+    """Where runs are trained, how, and where results and workers' files go.
 
     Attributes:
-        store: the results directory.
-        storage: a shared path or a URI, in which each results directory has a folder of its own; None for the results
-            directory itself.
+        store: the results directory, which must be locked.
+        machines: on which runs are trained.
+        options: its `storage` is a shared path or a URI, in which each results directory has a folder of its own; None for
+            the results directory itself.
     """
 
     store: Store
-    storage: str | None
+    machines: Machines
+    options: ExecutionOptions = field(default_factory=ExecutionOptions)
+
+    @property
+    def storage(self) -> str | None:
+        return self.options.storage
 
     @property
     def root(self) -> str:
@@ -44,15 +52,11 @@ class Workspace:
         return str(self.store.run_folder(run_id)) if self.storage is None else f"{self.root}/{BASE_PREFIX}{run_id}"
 
     @contextlib.contextmanager
-    def marker(self, address: str | None) -> Iterator[str]:
+    def marker(self) -> Iterator[str]:
         """A file of this driver by which other machines know that they see the workspace; "" where there are none. A storage
-        is empty again when every run has ended.
-
-        Args:
-            address: of the Ray cluster; None for this machine alone.
-        """
+        is empty again when every run has ended."""
         if self.storage is None:
-            yield str(self.store.id_file) if address else ""
+            yield str(self.store.id_file) if self.machines.address else ""
             return
         root = Folder(self.root)
         root.save(_MARKER, {"results": str(self.store.folder)})

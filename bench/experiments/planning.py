@@ -18,11 +18,12 @@ from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
 from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images
 from bench.experiments.selection import Selection
 from bench.experiments.settings_schema import as_list
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.experiments.stored_grid import cells_left_out, merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import rounds_of
 from bench.results.artifacts import DamagedState, Folder

@@ -21,8 +21,10 @@ from bench.execution.ray_environment import python_path
 from bench.execution.resources import num_cores
 from bench.execution.run_recorder import RunCallback
 from bench.execution.scheduler import run_jobs
+from bench.execution.workspace import Workspace
 from bench.experiments import expansion
 from bench.experiments.cells import to_json
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_loading import make_grid
 from bench.profiling import unique_memory_mb
 from bench.results.store import Store
@@ -154,7 +156,7 @@ def _run(
     jobs = [Job(run_id(one), one, str(store.run_folder(run_id(one))), StateRetention(final="none")) for one in configs]
     with store.locked():
         machines = resources.Machines(resources.choose(1.0, gpus, None), at_once)
-        run_jobs(jobs, store, clock, data_dir=data_dir, machines=machines)
+        run_jobs(jobs, Workspace(store, machines, ExecutionOptions(data_dir)), clock)
     return clock.ended
 
 

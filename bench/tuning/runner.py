@@ -8,7 +8,6 @@ one has fewer configurations left than the machine has slots, the next one begin
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,9 +19,10 @@ from bench.execution.gpu_sharing import GpuAllocator
 from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
 from bench.execution.recorder import Session, TrialRecorder
-from bench.execution.resources import Machines, Resources
+from bench.execution.resources import Resources
 from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, given_up
 from bench.execution.scheduler import inspect, make_allocator
+from bench.execution.workspace import Workspace
 from bench.experiments.labels import text_of
 from bench.results.artifacts import Folder
 from bench.results.metrics import summarise
@@ -237,24 +237,18 @@ class ConfigurationRecorder(TrialRecorder):
 
 def run_searches(
     searches: Sequence[OpenSearch],
-    store: Store,
+    workspace: Workspace,
+    console: Console,
     on_message: Callable[[str], None],
-    *,
-    data_dir: Path | None,
-    machines: Machines,
     deaths: Counter[str],
-    storage: str | None = None,
-    console: Console | None = None,
-    names_hosts: bool = True,
 ) -> bool:
-    """Tries the configurations that are left of searches, side by side; the store must be locked, and the last states of the
-    runs of `bases_of` must be where the searches' jobs say.
+    """Tries the configurations that are left of searches, side by side; the last states of the runs of `bases_of` must be where
+    the searches' jobs say.
 
     Args:
+        console: where a bar shows the progress.
         on_message: gets a line for each configuration.
         deaths: first run of a configuration -> how often its worker has died so far; is counted up.
-        console: where a bar shows the progress; None for none.
-        data_dir, machines, storage, names_hosts: as in `bench.execution.scheduler.run_jobs`.
 
     Returns:
         Whether all have been tried. Else a machine was taken out, or a configuration needs more of a GPU: what is left has to
@@ -269,12 +263,10 @@ def run_searches(
     studies = {name: search.study for name, search in by_name.items()}
     count = sum(study.left for study in studies.values())
     rounds = sum(search.study.left * search.rounds for search in searches)
-    bar = RoundsBar(console or Console(quiet=True), count, rounds)
-    with ray_session.session(store, machines, storage, on_message) as session, bar:
-        runs = [(search.search.template, search.job.inputs) for search in searches]
-        inspect(session.fleet, runs, data_dir, machines.resources)
-        session.fleet.wait_for(machines.resources, storage)
-        allocator = make_allocator(store, machines.resources, on_message, data_dir, session.fleet)
+    bar, machines, options = RoundsBar(console, count, rounds), workspace.machines, workspace.options
+    with ray_session.session(workspace, on_message) as session, bar:
+        inspect(session.fleet, [(search.search.template, search.job.inputs) for search in searches], workspace)
+        allocator = make_allocator(workspace, on_message, session.fleet)
         at_once = min(count, machines.max_concurrent or count)
         shares = {
             name: session.fleet.spread(allocator.of(_first_job(search), len(search.search.configs)), at_once)
@@ -282,7 +274,7 @@ def run_searches(
         }
         requests = {name: session.fleet.request(share) for name, share in shares.items()}
         recorder = ConfigurationRecorder(
-            by_name, store, on_message, bar, session, allocator, shares, deaths, names_hosts
+            by_name, workspace.store, on_message, bar, session, allocator, shares, deaths, options.names_hosts
         )
         ray_session.fit(
             Configuration,
@@ -297,7 +289,7 @@ def run_searches(
             ),
             requests=lambda config: requests[config["search"]],
             jobs={name: search.job for name, search in by_name.items()},
-            data_dir=data_dir,
+            data_dir=options.data_dir,
         )
     return not recorder.is_interrupted
 

@@ -15,11 +15,10 @@ from bench.config.schema import RunConfig, run_id
 from bench.config.stale import Changes, why_repeated
 from bench.errors import ConfigError
 from bench.execution import driver
-from bench.execution.resources import Machines
 from bench.execution.workspace import Workspace, shared_bases
 from bench.experiments.cells import Cell
 from bench.experiments.planning import has_last_state
-from bench.experiments.spec import SETS, ExecutionOptions, ExperimentSpec, TuningOptions
+from bench.experiments.spec import SETS, ExperimentSpec, TuningOptions
 from bench.files import path_in_words
 from bench.results.records import DATA_SETTINGS
 from bench.results.store import Store
@@ -73,15 +72,13 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
 def choose(
     searches: Mapping[str, Search],
     tuning: TuningOptions,
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
+    workspace: Workspace,
     console: Console,
     on_message: Callable[[str], None],
     session: contextlib.ExitStack,
     save: Callable[[Study, list[Outcome], bool], list[Path]],
 ) -> dict[str, dict[str, Any]]:
-    """Does what is left of searches, and saves their tables and figures; the store must be locked.
+    """Does what is left of searches, and saves their tables and figures.
 
     Args:
         searches: of `searches_of`.
@@ -99,6 +96,7 @@ def choose(
         ValueError: if clients cannot set enough aside; or after all searches, if nothing can be chosen for any place.
         datasets.DataError: if there are no images.
     """
+    store, options = workspace.store, workspace.options
     digests = _check_data(searches.values(), options.data_dir)
     listed = list_runs(store)
     # Places may share a study.
@@ -111,8 +109,8 @@ def choose(
     if any(study.left for study in studies.values()):
         from bench.execution import ray_session  # Ray takes seconds to import
 
-        session.enter_context(ray_session.session(store, machines, options.storage, on_message))
-        failures = _run_searches(studies, options, machines, store, console, on_message)
+        session.enter_context(ray_session.session(workspace, on_message))
+        failures = _run_searches(studies, workspace, console, on_message)
     for name, study in studies.items():
         failed, outcomes = failures.get(name, 0), study.outcomes()
         saved = save(study, outcomes, not tuning.compares)
@@ -241,12 +239,7 @@ def _say_other_images(
 
 
 def _run_searches(
-    studies: dict[str, Study],
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
-    console: Console,
-    on_message: Callable[[str], None],
+    studies: dict[str, Study], workspace: Workspace, console: Console, on_message: Callable[[str], None]
 ) -> dict[str, int]:
     """Runs what is left of searches, side by side, after the runs from whose states they start: these may be configurations of
     other searches, which then need no training. Studies that had to be opened again replace those before.
@@ -256,11 +249,11 @@ def _run_searches(
     """
     from bench.tuning import runner
 
-    workspace = Workspace(store, options.storage)
+    store, options = workspace.store, workspace.options
     left = [name for name, study in studies.items() if study.left]
     bases = {name: runner.bases_of(studies[name].search) for name in left}
     of_all = [base for own in bases.values() for base in own.values()]
-    _train_bases(of_all, options, machines, store, console, on_message)
+    _train_bases(of_all, workspace, console, on_message)
     folders = {
         name: {seed: workspace.base_folder(run_id(config)) for seed, config in own.items()}
         for name, own in bases.items()
@@ -268,7 +261,7 @@ def _run_searches(
     shared = dict.fromkeys(folder for own in folders.values() for folder in own.values())
     failed: dict[str, int] = {}
     deaths: Counter[str] = Counter()
-    with workspace.marker(machines.address) as marker, shared_bases(shared, store):
+    with workspace.marker() as marker, shared_bases(shared, store):
         while left:
             searches = []
             for name in left:
@@ -284,17 +277,7 @@ def _run_searches(
                     inputs,
                 )
                 searches.append(runner.OpenSearch(study, job, *_label_and_title(name, studies)))
-            are_tried = runner.run_searches(
-                searches,
-                store,
-                on_message,
-                data_dir=options.data_dir,
-                machines=machines,
-                deaths=deaths,
-                storage=options.storage,
-                console=console,
-                names_hosts=options.names_hosts,
-            )
+            are_tried = runner.run_searches(searches, workspace, console, on_message, deaths)
             # Those that had failed before an interruption are tried again.
             failed |= {search.search.name: search.failed for search in searches}
             if are_tried:
@@ -324,17 +307,12 @@ def _say_stale(changed: Mapping[str, Changes], which: str, store: Store, on_mess
 
 
 def _train_bases(
-    bases: Iterable[RunConfig],
-    options: ExecutionOptions,
-    machines: Machines,
-    store: Store,
-    console: Console,
-    on_message: Callable[[str], None],
+    bases: Iterable[RunConfig], workspace: Workspace, console: Console, on_message: Callable[[str], None]
 ) -> None:
     """Runs from whose last states the configurations start, those that are not in the store, or stale; see
     `bench.tuning.runner.bases_of`."""
-    wanted = {run_id(config): config for config in bases}
-    changed = {run: since for run in wanted if not options.keep_stale and (since := stale(store, run))}
+    store, wanted = workspace.store, {run_id(config): config for config in bases}
+    changed = {run: since for run in wanted if not workspace.options.keep_stale and (since := stale(store, run))}
     _say_stale(changed, "from which searches start", store, on_message)
     lacking = {run: config for run, config in wanted.items() if run in changed or not has_last_state(store, run)}
     names = {
@@ -343,7 +321,7 @@ def _train_bases(
     }
     if lacking:
         retention = dict.fromkeys(lacking, StateRetention())
-        driver.run_configs(lacking, names, retention, {}, options, machines, store, console)
+        driver.run_configs(lacking, names, retention, {}, workspace, console)
 
 
 def runs_there(search: Search, store: Store) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from bench.execution import ray_environment  # noqa: F401
 from bench.execution.job import Inputs, Job
 from bench.execution.trainable import WorkerTrainable
 from bench.execution.worker import Worker, WorkerReport
-from bench.experiments.spec import ExecutionOptions
+from bench.experiments.execution_options import ExecutionOptions
 from bench.simulation.retention import StateRetention
 from bench.tuning.outcomes import ValidationRun, is_score, latest
 from bench.tuning.search import Search, stops

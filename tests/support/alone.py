@@ -7,6 +7,7 @@ import torch
 from bench.execution.job import Job
 from bench.execution.run_recorder import RunCallback, RunRecorder
 from bench.execution.worker import Worker
+from bench.execution.workspace import Workspace
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
@@ -33,9 +34,9 @@ def train_alone(grid_file: Path, results: Path, budget: str = "paper") -> Path:
     return results
 
 
-def run_jobs_alone(jobs: list[Job], store: Store, callback: RunCallback, **_: object) -> None:
+def run_jobs_alone(jobs: list[Job], workspace: Workspace, callback: RunCallback, tracker: object = None) -> None:
     """`bench.execution.scheduler.run_jobs` in this process, one job after another."""
-    recorder = RunRecorder(store)
+    store, recorder = workspace.store, RunRecorder(workspace.store)
     for job in sorted(jobs, key=lambda job: bool(job.base)):
         callback.on_start(job)
         callback.on_end(job, run_job_alone(job, recorder, store.base_fields(Path(job.base).name) if job.base else {}))

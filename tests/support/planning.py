@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from bench.experiments import images, planning, selection
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.execution_options import ExecutionOptions
+from bench.experiments.spec import ExperimentSpec
 from bench.results.store import Store
 
 

@@ -7,10 +7,11 @@ from rich.console import Console
 from bench.execution import scheduler
 from bench.execution.driver import run_plan
 from bench.execution.resources import Machines, Resources
-from bench.execution.workspace import tidy
+from bench.execution.workspace import Workspace, tidy
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import single
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.results.artifacts import Folder
 from bench.results.ids import hash_of
 from bench.results.store import Store
@@ -41,10 +42,11 @@ def test_only_runs_that_go_on_keep_their_folders_in_a_storage(tmp_path, place):
 @pytest.mark.parametrize("engine", ["auto", "loop"])
 def test_jobs_are_for_the_engine_that_was_asked_for_and_keep_their_ids(tmp_path, monkeypatch, engine):
     handed = []
-    monkeypatch.setattr(scheduler, "run_jobs", lambda jobs, *others, **more: handed.extend(jobs))
+    monkeypatch.setattr(scheduler, "run_jobs", lambda jobs, *others: handed.extend(jobs))
     grid = single({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}, [0])
     request = Experiment(ExperimentSpec(grid, "smoke"), ExecutionOptions(engine=engine))
     with Store(tmp_path).locked() as store:
         plan = request.plan(store)
-        run_plan(plan, request.spec, request.options, Machines(Resources()), store, Console(quiet=True))
+        workspace = Workspace(store, Machines(Resources()), request.options)
+        run_plan(plan, request.spec, workspace, Console(quiet=True))
     assert [(job.id, job.engine) for job in handed] == [(expand(grid, "smoke")[0].id, engine)]

@@ -16,6 +16,7 @@ from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.resources import Machines, Resources
 from bench.execution.worker import WorkerReport
+from bench.execution.workspace import Workspace
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 
@@ -115,7 +116,7 @@ def play(tmp_path, monkeypatch):
             jobs = [
                 Job(run_id(one), one, str(store.unfinished_folder(run_id(one))), StateRetention()) for one in configs
             ]
-            scheduler.run_jobs(jobs, store, callback, data_dir=None, machines=Machines(share))
+            scheduler.run_jobs(jobs, Workspace(store, Machines(share)), callback)
             assert [store.record(job.id)["status"] for job in jobs] == ["done"] * 4
         return [json.loads((Path(job.folder) / "seen.json").read_text()) for job in jobs], callback
 

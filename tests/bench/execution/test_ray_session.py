@@ -9,6 +9,7 @@ import pytest
 from bench.errors import exit_code_when_stopped, terminate
 from bench.execution import cluster, ray_session
 from bench.execution.resources import Machines, Resources
+from bench.execution.workspace import Workspace
 from bench.results.store import Store
 from tests.support.processes import Driver
 
@@ -26,7 +27,7 @@ def test_the_handler_of_sigterm_is_restored_afterwards(tmp_path, monkeypatch):
     monkeypatch.setattr(ray_session, "_start_local", stop)
     before = signal.getsignal(signal.SIGTERM)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        with ray_session.session(store, Machines(Resources()), None, print):
+        with ray_session.session(Workspace(store, Machines(Resources())), print):
             pass
     assert during == [terminate]
     assert signal.getsignal(signal.SIGTERM) == before != during[0]
@@ -39,7 +40,7 @@ def test_sigterm_stops_as_ctrl_c_does_also_while_ray_starts_which_has_a_handler_
 
     monkeypatch.setattr(ray_session, "_start_local", start_and_hear)
     with Store(tmp_path).locked() as store, pytest.raises(KeyboardInterrupt):
-        with ray_session.session(store, Machines(Resources()), None, print):
+        with ray_session.session(Workspace(store, Machines(Resources())), print):
             pass
     assert (exit_code_when_stopped(), exit_code_when_stopped()) == (143, 130), "of this one, and of Ctrl-C"
 

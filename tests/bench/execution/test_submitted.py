@@ -25,6 +25,8 @@ from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
 from bench.execution.worker import WorkerReport
+from bench.execution.workspace import Workspace
+from bench.experiments.execution_options import ExecutionOptions
 from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
@@ -261,7 +263,7 @@ def stage_of(tmp_path, monkeypatch, store, executor="slurm", at_once=0) -> submi
     said: list[str] = []
     callback = SimpleNamespace(on_message=said.append, said=said, on_start=said.append, on_postponed=said.append)
     machines = submitted.Machines(Resources(), at_once, executor=executor, slurm={"time": 60})
-    return submitted._Stage([], JobRecorder(store, callback), tmp_path, None, machines, True)
+    return submitted._Stage([], JobRecorder(store, callback), tmp_path, Workspace(store, machines))
 
 
 def test_a_suspended_job_goes_on_and_a_preempted_one_is_submitted_again_after_a_while(tmp_path, monkeypatch):
@@ -468,7 +470,8 @@ def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypa
     with Store(tmp_path / "results").locked() as store:
         stage = stage_of(tmp_path, monkeypatch, store)
         monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: found.append(result))
-        for stage.names_hosts in (True, False):
+        for wanted in (True, False):
+            stage.workspace = Workspace(store, stage.machines, ExecutionOptions(names_hosts=wanted))
             stage._end(one, {"status": "done"})
     assert found == [{"status": "done", "host": "node7"}, {"status": "done"}]
 
@@ -574,7 +577,7 @@ def test_processes_on_this_machine_are_spread_over_its_gpus(share, gpus, tmp_pat
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     with Store(tmp_path / "results").locked() as store:
         jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abcdef"]
-        stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, None, machines, True)
+        stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, Workspace(store, machines))
         stage._submit()
         stage._submit()
     assert {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")} == gpus

@@ -17,10 +17,11 @@ from bench.execution.job import Job
 from bench.execution.worker import Worker, inspect_machine
 from bench.experiments import runs_of_paths
 from bench.experiments.cells import is_laid_out_as, select, to_json
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.importing import merge_results
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from bench.tuning.search import Search

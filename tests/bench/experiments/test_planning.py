@@ -16,10 +16,11 @@ from bench.config.code_version import code_version
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.experiments.cost import examples_to_train
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.images import Images
 from bench.experiments.planning import as_stored, kept_of_other_files, training_of
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.results.json_files import SEAL
 from bench.results.store import Store
 from datasets import Dataset, MissingData, Split, resized

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from bench.experiments.cost import heads_to_train
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.measurements import heads
 from bench.measurements.encoders import Encoders, head_losses, label_information, plane, project
 from bench.measurements.run import measure

@@ -12,10 +12,11 @@ from algorithms.shared import row_files
 from algorithms.shared.calibration import features_of
 from bench.execution.job import Job
 from bench.execution.worker import Worker
+from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.experiments.planning import training_of
-from bench.experiments.spec import ExecutionOptions, ExperimentSpec
+from bench.experiments.spec import ExperimentSpec
 from bench.measurements import features as probing
 from bench.measurements.run import measure
 from bench.measurements.specs import Probe, figure_of

@@ -65,9 +65,9 @@ class Command:
         assert not re.search(r"Traceback|\b(dict|NoneType|KeyError|TypeError)\b", text)
         return code, re.sub(r"\s+", " ", text)
 
-    def _train(self, jobs, *arguments, **options):
+    def _train(self, jobs, *others):
         self.trained = [job.id for job in jobs]
-        run_jobs_alone(jobs, *arguments, **options)
+        run_jobs_alone(jobs, *others)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from bench.execution.resources import Machines, Resources
+from bench.execution.workspace import Workspace
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.selection import select_cells, with_chosen
 from bench.experiments.spec import ExperimentSpec, TuningOptions, by_study
@@ -73,7 +74,8 @@ def test_a_configuration_that_has_failed_is_not_chosen_and_the_study_goes_on(sto
     monkeypatch.setattr("bench.tuning.runner.run_searches", fail)
     monkeypatch.setattr("bench.execution.ray_session.session", lambda *where: nullcontext())
     said, asked = [], Experiment(SPEC)
-    about = SPEC.tuning, asked.options, Machines(Resources()), store, None, said.append, ExitStack()
+    workspace = Workspace(store, Machines(Resources()), asked.options)
+    about = SPEC.tuning, workspace, None, said.append, ExitStack()
     found = select.choose(searches, *about, lambda *what: [store.folder])
     assert len(found) == 6 and {one["tried"] for one in found.values()} == {1}
     assert (

@@ -14,7 +14,8 @@ from bench.execution import ray_session
 from bench.execution.progress import RoundsBar
 from bench.execution.resources import Machines, Resources
 from bench.execution.worker import WorkerReport
-from bench.experiments.spec import ExecutionOptions
+from bench.execution.workspace import Workspace
+from bench.experiments.execution_options import ExecutionOptions
 from bench.results.store import Store
 from bench.simulation.run import Run
 from bench.tuning.outcomes import ValidationRun
@@ -278,7 +279,7 @@ def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(t
             OpenSearch(s, search_job(s.search, store.folder / "runs"), f"{s.search.name} ", f"{s.search.name} begins")
             for s in studies
         ]
-        run_searches(opened, store, said.append, data_dir=None, machines=machines, deaths=Counter())
+        run_searches(opened, Workspace(store, machines), Console(quiet=True), said.append, Counter())
         assert [search.failed for search in opened] == [0] * len(opened)
 
     def reached(store: Store) -> list:
@@ -291,7 +292,7 @@ def test_searches_run_side_by_side_and_reach_what_they_reach_one_after_another(t
         mock.patch.dict(os.environ),
         Store(tmp_path / "together").locked() as together,
         Store(tmp_path / "alone").locked() as alone,
-        ray_session.session(together, machines, None, said.append),
+        ray_session.session(Workspace(together, machines), said.append),
     ):
         run(together, searches)
         first, second = (f"{search.name} " for search in searches)

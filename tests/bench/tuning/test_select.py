@@ -10,6 +10,7 @@ import pytest
 from bench.cli.console import console
 from bench.errors import ConfigError
 from bench.execution.resources import Machines, Resources
+from bench.execution.workspace import Workspace
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.importing import merge_results
 from bench.experiments.selection import select_cells, with_chosen
@@ -59,9 +60,8 @@ def trained(asked: Experiment, store: Store, best: float = 0.9) -> dict[str, dic
 
 def choose(searches: dict, asked: Experiment, store: Store) -> dict[str, dict]:
     """`select.choose` on this machine."""
-    said = (console, lambda line: None)
-    machines, save = Machines(Resources()), search_report.write
-    return select.choose(searches, asked.spec.tuning, asked.options, machines, store, *said, ExitStack(), save)
+    workspace, said = Workspace(store, Machines(Resources()), asked.options), (console, lambda line: None)
+    return select.choose(searches, asked.spec.tuning, workspace, *said, ExitStack(), search_report.write)
 
 
 def with_test_runs(asked: Experiment, store: Store) -> None:
@@ -151,10 +151,8 @@ def test_accuracies_on_another_copy_of_the_images_are_named_before_and_in_the_ta
     here = resized.load("digits", search.template.transform, None, None).digest
     for one, digest in zip(Study(search, store).outcomes(), ("deadbeef" * 8, here), strict=False):
         finish(search, store, one.params, 0.5, 0.5, rounds=4, data={"kind": "digits", "digest": digest})
-    machines, save = Machines(Resources()), search_report.write
-    chosen = select.choose(
-        searches, asked.spec.tuning, asked.options, machines, store, console, said.append, ExitStack(), save
-    )
+    workspace, save = Workspace(store, Machines(Resources()), asked.options), search_report.write
+    chosen = select.choose(searches, asked.spec.tuning, workspace, console, said.append, ExitStack(), save)
     assert any("2 finished runs of searches used another digits (digest deadbeef)" in one for one in said)
     assert [one.get("copies", 1) for one in chosen.values()] == [2, 1, 1, 1]
 
