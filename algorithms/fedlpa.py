@@ -89,7 +89,7 @@ class FedLPA(Combination):
         self, task: Task, cohort: Cohort, models: Tree, layers: Collection[str]
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """Of each of these layers, A [K, in + 1, in + 1] and B [K, out, out] of the clients, without r."""
-        once = replace(task.settings, local_epochs=1, local_steps=None, last_batch="keep")
+        once = task.settings.one_pass(last_batch="keep")
         own = replace(self.oneshot.training(task), settings=once, engine="loop")
 
         def measure(data: ClientData, plan: BatchPlan, view: ClientView) -> Tree:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from algorithms import BatchPlan, ClientData, ClientView, Cohort, State, Task, Tree, one_of, registered, task_loss
-from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, one_pass, start_models
+from algorithms.shared.clustered import ClusteredRounds, lowest, on_each_model, one_hot, start_models
 from algorithms.shared.clustering import ClusterInit
 
 
@@ -41,7 +41,7 @@ class IFCA(ClusteredRounds):
         one_of("cluster_init", self.cluster_init, get_args(ClusterInit))
 
     def init(self, task: Task) -> State:
-        replace(task, settings=one_pass(task.settings)).require_batches([task.model], drops=False)
+        replace(task, settings=task.settings.one_pass(last_batch="keep")).require_batches([task.model], drops=False)
         return super().init(task)
 
     def initial_models(self, task: Task) -> Tree:

@@ -71,9 +71,12 @@ class Algorithm(Accounting):
 
     Attributes:
         version: raised whenever the numbers of the method may change; part of the run id.
+        trains_whole_models: whether it trains in rounds, and local training ends with a model that could be deployed alone,
+            which `RoundHooks.local_models` gives.
     """
 
     version: ClassVar[int] = 1
+    trains_whole_models: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for options that the method cannot have. A class that overrides it calls that of `super()`."""
@@ -108,14 +111,12 @@ class RoundHooks(Algorithm):
         broadcast: entries of the server state that clients receive, beside the params.
         seeded: entries of the server state that clients need not receive, because everyone can draw them from the seed.
         smallest_batch: batches with fewer examples do not count as trained on; the method gives the same number to `descend`.
-        trains_whole_models: whether the local training of a round ends with a model that could be deployed alone, which
-            `local_models` gives.
     """
 
     broadcast: ClassVar[tuple[str, ...]] = ()
     seeded: ClassVar[tuple[str, ...]] = ()
     smallest_batch: ClassVar[int] = 1
-    trains_whole_models: ClassVar[bool] = True
+    trains_whole_models = True
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         """What local SGD minimises on a batch. Scalar."""

@@ -24,7 +24,6 @@ from algorithms.shared.types import (
     Cohort,
     OnClient,
     RunConfig,
-    Settings,
     Task,
 )
 from bench.seeding import seed_for
@@ -224,7 +223,7 @@ def start_models(task: Task, num_clusters: int, init: ClusterInit) -> Tree:
 
 
 def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apart: bool) -> Tensor:
-    """What fn says of every cluster model on one pass over each client's training examples, augmented, without training.
+    """What fn says of every cluster model on one pass over all of each client's training examples, augmented, without training.
 
     Args:
         fn: (data, plan, view) -> tensor; the view has the params and buffers of one cluster.
@@ -233,7 +232,7 @@ def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apa
     Returns:
         [K, cohort, ...].
     """
-    settings, results = one_pass(task.settings), []
+    settings, results = task.settings.one_pass(last_batch="keep"), []
     for cluster in range(len(tree.leaves(state["params"])[0])):
         seed = seed_for(task.seed, "choice", cluster if apart else 0)
         once = replace(task, settings=settings, seed=seed)
@@ -241,11 +240,6 @@ def on_each_model(fn: OnClient, task: Task, cohort: Cohort, state: State, *, apa
         visitors = once.cohort(cohort.ids)
         results.append(once.map_clients(fn, visitors, round=state["round"], params=params, buffers=buffers).result)
     return torch.stack(results)
-
-
-def one_pass(settings: Settings) -> Settings:
-    """The settings of a pass over all training examples, whatever local training leaves out."""
-    return replace(settings, local_epochs=1, local_steps=None, last_batch="keep")
 
 
 def lowest(values: Tensor) -> Tensor:

@@ -134,7 +134,7 @@ class Concatenation(Algorithm):
         if self.classifier_init == "clusters":
             linear_classifier(algorithms.name_of(self), "joins", task.model, task.initial_params())
         if self.classifier_rounds and self._moving(task):  # its passes are others than those of the first stage
-            replace(task, settings=_one_pass(task.settings)).require_batches(self._models(task))
+            replace(task, settings=task.settings.one_pass()).require_batches(self._models(task))
         first = self.first_stage().init(self._encoding(task))
         return {"round": 0, "first": first, "costs": first["costs"]}
 
@@ -262,7 +262,7 @@ class Concatenation(Algorithm):
 
     def _stage(self, task: Task, state: State) -> tuple[Task, Tree]:
         """The task of the classifier rounds, and the frozen params that its clients receive."""
-        one_pass = _one_pass(replace(task.settings, weight_decay=self.classifier_weight_decay))
+        one_pass = task.settings.one_pass(weight_decay=self.classifier_weight_decay)
         model = self._model(task, state)
         if self._caches(task):
             features = _cached(_train_features, task, model, state, task.federation.images)
@@ -302,7 +302,7 @@ class Concatenation(Algorithm):
 
     def _visited(self, settings: Settings, num_examples: int) -> int:
         """Examples that one client visits in a classifier round."""
-        return sum(_one_pass(settings).passes(num_examples)[0][: self.classifier_steps])
+        return sum(settings.one_pass().passes(num_examples)[0][: self.classifier_steps])
 
     def _moving(self, task: Task) -> bool:
         """Whether the classifier rounds move buffers."""
@@ -332,10 +332,6 @@ def _cached(known: WeakTensorKeyDictionary, task: Task, model: Model, state: Sta
         features = task.map_images(lambda x, first: bound.features(state["params"], x), images)
         known[key] = of, features
     return features
-
-
-def _one_pass(settings: Settings) -> Settings:
-    return replace(settings, local_epochs=1, local_steps=None)
 
 
 def _rounded(values: Any) -> Any:

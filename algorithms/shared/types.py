@@ -1,7 +1,7 @@
 """What the hooks of methods get: on a client its data, batches and view, on the server the task and its cohorts."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import torch
@@ -45,6 +45,10 @@ class Settings:
     def of(cls, config: Any) -> "Settings":
         """Those of a resolved run config."""
         return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+
+    def one_pass(self, **changes: Any) -> "Settings":
+        """The settings, with other changes, of a round in which each client goes through its data once."""
+        return replace(self, local_epochs=1, local_steps=None, **changes)
 
     def cohort_size(self, population: int) -> int:
         """Clients of a round, of so many."""

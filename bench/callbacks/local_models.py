@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 import algorithms
-from algorithms import Deployed, RoundBased
+from algorithms import Deployed
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.simulation.evaluation import evaluate_clients, evaluate_own
 from bench.simulation.local_models import local_models
@@ -24,7 +24,7 @@ class LocalModels(Callback):
     def validate(self, config, algorithm):
         mistakes = []
         said = "trace_local_models" if config.trace_local_models else "local-models"
-        if not (isinstance(algorithm, RoundBased) and algorithm.trains_whole_models):
+        if not algorithm.trains_whole_models:
             name = algorithms.name_of(algorithm)
             mistakes.append(
                 f"{name} does not train one whole model in rounds, so {said} has no local models of a round; leave it out."

@@ -80,10 +80,8 @@ class Shown(Part):
         Only a method that trains one whole model in rounds has local models.
         """
         import algorithms
-        from algorithms.shared.rounds import RoundBased
 
-        method = algorithms.load(config.algorithm["name"])
-        has_models = issubclass(method, RoundBased) and method.trains_whole_models
+        has_models = algorithms.load(config.algorithm["name"]).trains_whole_models
         return local_models(probe.round) if probe.round is not None and has_models else None
 
     def is_measurable(self, probe: Probe, config: "RunConfig") -> bool:

@@ -15,7 +15,6 @@ import bench
 from algorithms.shared import tree
 from algorithms.shared.base import Deployed
 from algorithms.shared.client_states import without_clients
-from algorithms.shared.rounds import RoundBased
 from bench import references
 from bench.determinism import uses_tf32
 from bench.errors import HookError
@@ -69,8 +68,7 @@ class Run:
         reset_peak_memory(torch.device(device))
         self.algorithm = build_algorithm(config.algorithm)
         self._hooks = f"A hook of {config.algorithm['name']}"  # for messages
-        trains_whole = isinstance(self.algorithm, RoundBased) and self.algorithm.trains_whole_models
-        if retention and retention.local_models and not trains_whole:
+        if retention and retention.local_models and not self.algorithm.trains_whole_models:
             name = config.algorithm["name"]
             raise ValueError(
                 f"{name} does not train one whole model in rounds, so it has no local models to keep; leave out "
