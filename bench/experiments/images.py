@@ -11,7 +11,7 @@ from bench.experiments.spec import ExperimentSpec
 from datasets import Dataset, DatasetInfo, resized
 from datasets.image_size import ImageSize
 
-_View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
+View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Images:
     absent: Mapping[str, str]
     substitutes: Mapping[str, str]
     absent_weights: Mapping[str, str]
-    digests: Mapping[_View | str, str] = field(default_factory=dict)
+    digests: Mapping[View | str, str] = field(default_factory=dict)
 
     @property
     def none_found(self) -> str:
@@ -85,7 +85,7 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     return images
 
 
-def _load(views: Iterable[_View], data_dir: Path | None) -> tuple[dict[_View, Dataset], dict[str, str]]:
+def _load(views: Iterable[View], data_dir: Path | None) -> tuple[dict[View, Dataset], dict[str, str]]:
     """Datasets by view, those in their own size last; and the absent ones by name, with what to do."""
     found, absent = {}, {}
     for name, transform, image_size in sorted(views, key=lambda view: view[2] is None):

@@ -12,7 +12,7 @@ from bench import models
 from bench.config.methods import named_models
 from bench.config.parts import Round
 from bench.config.resolve import trained_by
-from bench.config.schema import run_id
+from bench.config.schema import RunConfig, run_id
 from bench.config.stale import changes, why_repeated
 from bench.errors import ConfigError
 from bench.experiments import cells as grid_cells
@@ -20,7 +20,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_schema import GridSpec
-from bench.experiments.images import Images
+from bench.experiments.images import Images, View
 from bench.experiments.selection import Selection
 from bench.experiments.settings_schema import as_list
 from bench.experiments.spec import ExperimentSpec
@@ -146,20 +146,34 @@ def kept_of_other_files(plan: Plan, images: Images, store: Store) -> list[str]:
     """
     todo = {cell.id for cell in plan.todo}
     used = [*plan.selected, *filter(None, map(training_of, plan.todo))]
-    runs: dict[tuple[str, str, str], list[str]] = {}
-    for cell in {cell.id: cell for cell in used if not cell.missing and cell.id not in todo}.values():
-        record: Mapping[str, Any] = store.record(cell.id) or {}
-        view = cell.config.dataset, cell.config.transform, cell.config.image_size
+    finished = {cell.id: cell.config for cell in used if not cell.missing and cell.id not in todo}
+    advice = "to train again on this one, add --rerun, or name another --results-dir."
+    return [f"{sentence}; {advice}" for sentence in used_other_files(finished, images.digests, store)]
+
+
+def used_other_files(
+    runs: Mapping[str, RunConfig], digests: Mapping[View | str, str], store: Store, which: str = ""
+) -> list[str]:
+    """Which finished runs have read another file than the one that is here: for each file the begin of a sentence.
+
+    Args:
+        runs: by their ids.
+        digests: as of `bench.experiments.images.Images`.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for run, config in runs.items():
+        record: Mapping[str, Any] = store.record(run) or {}
+        view = config.dataset, config.transform, config.image_size
         then = {view: record.get("data", {}).get("digest"), **record.get("weights", {})}
         for file, digest in then.items():
-            here = images.digests.get(file, digest)
+            here = digests.get(file, digest)
             if digest and digest != here:
-                name = file if isinstance(file, str) else view[0]
-                runs.setdefault((name, digest[:8], here[:8]), []).append(cell.id)
+                name = file if isinstance(file, str) else config.dataset
+                found.setdefault((name, digest[:8], here[:8]), []).append(run)
     return [
-        f"{f'The finished run {ids[0]}' if len(ids) == 1 else f'{len(ids)} finished runs'} used another {name} (digest {then}) "
-        f"than the one that is here ({here}); to train again on this one, add --rerun, or name another --results-dir."
-        for (name, then, here), ids in runs.items()
+        f"{f'The finished run {ids[0]}' if len(ids) == 1 else f'{len(ids)} finished runs'}{which} used another {name} (digest "
+        f"{then}) than the one that is here ({here})"
+        for (name, then, here), ids in found.items()
     ]
 
 

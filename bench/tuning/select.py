@@ -17,7 +17,8 @@ from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.workspace import Workspace, shared_bases
 from bench.experiments.cells import Cell
-from bench.experiments.planning import has_last_state
+from bench.experiments.images import View
+from bench.experiments.planning import has_last_state, used_other_files
 from bench.experiments.spec import SETS, ExperimentSpec, TuningOptions
 from bench.files import path_in_words
 from bench.results.records import DATA_SETTINGS
@@ -29,9 +30,6 @@ from bench.tuning.outcomes import Outcome, list_runs, stale
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from datasets import resized
-from datasets.image_size import ImageSize
-
-_View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
 
 
 def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search]:
@@ -103,7 +101,10 @@ def choose(
     studies = {search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()}
     changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
     _say_stale(changed, "of searches", store, on_message)
-    _say_other_images(studies.values(), digests, store, on_message)
+    finished = {run: study.search.template for study in studies.values() for run in study.ended_runs}
+    for sentence in used_other_files(finished, digests, store, " of searches"):
+        advice = "to search on this one alone, name another --results-dir."
+        on_message(f"{sentence}: their accuracies are compared with those of this one; {advice}")
     found, troubles, searched = {}, [], _spaces_searched(store)
     failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
@@ -192,50 +193,27 @@ def _configs(search: Mapping[str, Any]) -> str:
     return json.dumps(search["configs"], sort_keys=True)
 
 
-def _check_data(searches: Iterable[Search], data_dir: Path | None) -> dict[_View, str]:
+def _check_data(searches: Iterable[Search], data_dir: Path | None) -> dict[View | str, str]:
     """Digests of the images of searches.
 
     Raises:
         ValueError: if clients have too few examples to set aside; checked before workers start.
     """
-    checked, digests = set(), {}
+    checked, digests = set(), dict[View | str, str]()
     for config in (config for search in searches for config in search.configs.values()):
         key = tuple(getattr(config, name) for name in (*DATA_SETTINGS, "seed"))
         if key not in checked:
             checked.add(key)
             images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
-            digests[_view(config)] = images.digest
+            digests[config.dataset, config.transform, config.image_size] = images.digest
             divide(config, images)
     return digests
-
-
-def _view(config: RunConfig) -> _View:
-    return config.dataset, config.transform, config.image_size
 
 
 def _digest(store: Store, run: str) -> str | None:
     """That of the images on which a run of the store was trained; None if its record does not say."""
     record: Mapping[str, Any] = store.record(run) or {}
     return record.get("data", {}).get("digest")
-
-
-def _say_other_images(
-    studies: Iterable[Study], digests: Mapping[_View, str], store: Store, on_message: Callable[[str], None]
-) -> None:
-    """A line for each copy of the images on which finished runs of searches were trained, and that is not the one here."""
-    others = dict[tuple[str, str, str], set[str]]()
-    for study in studies:
-        config = study.search.template
-        here = digests[_view(config)]
-        for run in study.ended_runs:
-            if (there := _digest(store, run)) and there != here:
-                others.setdefault((config.dataset, there[:8], here[:8]), set()).add(run)
-    for (dataset, there, here), runs in others.items():
-        on_message(
-            f"{len(runs)} finished run{'s' * (len(runs) > 1)} of searches used another {dataset} (digest {there}) than the one "
-            f"that is here ({here}): their accuracies are compared with those of this one; to search on this one alone, name "
-            "another --results-dir."
-        )
 
 
 def _run_searches(
