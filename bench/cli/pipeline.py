@@ -87,7 +87,7 @@ def run_experiment(
             return
         ended = _run(plan, spec, workspace)
     _report(spec, store)
-    _print_end(ended, plan, spec, images, store, lacking)
+    _print_end(ended, images, lacking)
 
 
 def _prepare_data_of_users(
@@ -227,21 +227,15 @@ def _report(spec: ExperimentSpec, store: Store) -> None:
     warn(f"Results: {store.folder}")
 
 
-def _print_end(
-    ended: dict[str, int], plan: Plan, spec: ExperimentSpec, images: Images, store: Store, lacking: int
-) -> None:
+def _print_end(ended: dict[str, int], images: Images, lacking: int) -> None:
     """Prints how the runs have ended, and what to do about failed ones and absent files; exits with 1 if some have failed.
 
     Args:
         lacking: places of the table for which searches could not choose, whose cells were left out.
     """
-    from bench.execution import driver
-
     _warn_absent(images)
     if ended:
         warn(", ".join(f"{count} {status}" for status, count in ended.items()) + ".")
-        for line in driver.failures(spec.grid, plan, store):
-            warn(line)
     if lacking:
         warn(
             f"For {counted(lacking, 'place')} of the table no configuration could be chosen: a cell is missing there, or is "

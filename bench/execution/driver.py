@@ -18,7 +18,6 @@ from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import pairs
 from bench.experiments.planning import Plan
 from bench.experiments.spec import ExperimentSpec
-from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from datasets import own_data, resized
 
@@ -87,22 +86,6 @@ def inputs_of(config: RunConfig, data_dir: Path | None) -> Inputs:
     """What this process has of a run, whose images have been found."""
     images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
     return Inputs(code_version(config), images.digest, own_data.of_config(config))
-
-
-def failures(grid: GridSpec, plan: Plan, store: Store) -> list[str]:
-    """A line for each reason for which runs of a plan have failed, with the names of some of them."""
-    names: dict[str, list[str]] = {}
-    for cell in plan.todo:
-        record = store.outcome(cell.id)
-        if record and record["status"] == "failed":
-            names.setdefault(record["reason"], []).append(name_of(cell, grid))
-    return [f"failed: {reason} ({_some(runs)})" for reason, runs in names.items()]
-
-
-def _some(names: list[str], shown: int = 3) -> str:
-    if len(names) == 1:
-        return names[0]
-    return f"{len(names)} runs: {'; '.join([*names[:shown], *['...'] * (len(names) > shown)])}"
 
 
 def name_of(cell: Cell, grid: GridSpec) -> str:

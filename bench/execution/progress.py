@@ -32,6 +32,7 @@ class Display:
         self._console, self._jobs = console, jobs
         self._running: dict[str, float] = {}  # run id -> examples that it has trained on
         self._continued: set[str] = set()  # of which no round has been reported yet
+        self._reasons: dict[str, str] = {}  # for which runs have failed -> name of the first
         self.ended_by = {"done": 0, "diverged": 0, "failed": 0}
         self._bar = _bar(console)
         self._task = self._bar.add_task("", total=sum(examples for _, examples in jobs.values()))
@@ -74,7 +75,10 @@ class Display:
         self._running.pop(job.id, None)
         self.ended_by[record["status"]] += 1
         position = f"[{sum(self.ended_by.values())}/{len(self._jobs)}]"
-        self.on_message(f"{position} {self._jobs[job.id][0]}: {outcome(record)}")
+        name, how = self._jobs[job.id][0], outcome(record)
+        if record["status"] == "failed" and (first := self._reasons.setdefault(record["reason"], name)) != name:
+            how = f"failed for the same reason as {first}"
+        self.on_message(f"{position} {name}: {how}")
         self._update()
 
     def _advance(self, job: Job, examples: float) -> None:

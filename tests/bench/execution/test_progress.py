@@ -101,3 +101,15 @@ def test_lines_come_of_themselves_while_a_round_lasts_and_only_without_a_termina
             display._lines._ended.wait(1.5)
         assert ("time left not known yet" in console.file.getvalue()) is expected
         assert not display._lines._thread.is_alive()
+
+
+def test_runs_that_fail_for_one_reason_give_it_once():
+    console = plain()
+    display = Display(console, {name: (f"digits fedavg seed {name}", 1) for name in "012"})
+    for name, reason in (("0", "NameError: x"), ("1", "NameError: x"), ("2", "KeyError: y")):
+        display.on_end(job(name), {"status": "failed", "reason": reason})
+    assert shown(console) == [
+        "[1/3] digits fedavg seed 0: failed: NameError: x",
+        "[2/3] digits fedavg seed 1: failed for the same reason as digits fedavg seed 0",
+        "[3/3] digits fedavg seed 2: failed: KeyError: y",
+    ]
