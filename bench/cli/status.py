@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ALWAYS = ("finished", "running", "failed", "not begun")
 _COLUMNS = ("finished", "diverged", "running", "waiting", "interrupted", "failed", "stopped", "not begun", "no data")
-_SEARCHES, _NO_GRID = "searches", "in no grid"
+_SEARCHES, _OTHERS = "searches", "other runs"
 
 
 def status(
@@ -33,7 +33,7 @@ def status(
 ) -> None:
     """Say what a results directory holds: runs that have finished, run or have failed, and how long the rest takes.
 
-    It can be asked at any time, also while a driver is at work.
+    It can be asked at any time, also while a command is training.
     """
     from bench.results.records import current_cells
     from bench.results.searched import runs_of_searches
@@ -112,7 +112,7 @@ def _for_programs(
         "driver": driver and {"at_work": driver.is_at_work, "since": _utc(driver.since)},
         "grids": [
             {
-                "grid": None if row.label in (_SEARCHES, _NO_GRID) else row.label,
+                "grid": None if row.label in (_SEARCHES, _OTHERS) else row.label,
                 "of_searches": row.label == _SEARCHES,
                 **{name.replace(" ", "_"): row.counts.get(name, 0) for name in _COLUMNS},
                 "seconds_left": row.left,
@@ -159,7 +159,7 @@ def _rows(
         rows.append(_row(_SEARCHES, of_searches, states, trials, {}))
     single = [state for run, state in others.items() if run not in of_searches]
     if single:
-        rows.append(_Row(_NO_GRID, Counter(map(_column, single)), 0.0, _last_ended(single)))
+        rows.append(_Row(_OTHERS, Counter(map(_column, single)), 0.0, _last_ended(single)))
     return rows
 
 
@@ -246,10 +246,10 @@ def _say_driver(store: Store, snapshot: Snapshot, trials: int) -> None:
         killed = (
             f"; the last one, begun at {_clock(driver.since)}, was killed, or its machine stopped" if driver else ""
         )
-        say(f"No driver is at work in {store.folder}{killed}.")
+        say(f"No command is training in {store.folder}{killed}.")
         return
     running = counted(trials if snapshot.running else 0, "trial")
-    say(f"A driver is at work in {store.folder} since {_clock(driver.since)}; running: {running}.")
+    say(f"A command is training in {store.folder} since {_clock(driver.since)}; running: {running}.")
 
 
 def _running(

@@ -300,7 +300,7 @@ def require_shared(marker: str) -> None:
     folder, _, name = marker.rpartition("/")
     if marker and name not in Folder(folder).names():
         raise StoreError(
-            f"The machine {platform.node()} does not see {marker}, which the driver has written: results and checkpoints need "
+            f"The machine {platform.node()} does not see {marker}, which the command has written: results and checkpoints need "
             "a place that all machines of the cluster see; name it by --storage."
         )
 

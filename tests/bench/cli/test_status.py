@@ -56,7 +56,7 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
     rounds = running.config.rounds
     seconds = 100 + 100 + 100 * (rounds - 3) / rounds  # interrupted before its first round, not begun, running
     assert found["left"] == f"about {duration_in_words(seconds)}"
-    assert f"A driver is at work in {tmp_path} since " in text and "running: 1 trial." in text
+    assert f"A command is training in {tmp_path} since " in text and "running: 1 trial." in text
     (row,) = told["grids"]
     assert {row[name.replace(" ", "_")] for name in states} == {1} and row["grid"] == LABEL
     assert row["seconds_left"] == pytest.approx(seconds) and row["last_ended"] is None
@@ -79,7 +79,7 @@ def test_every_state_of_a_run_has_its_column(tmp_path):
         text = status(tmp_path)
         assert (counts(text)["waiting"], counts(text)["running"]) == ("1", "0") and EXPECTED not in text
     text = status(tmp_path)
-    assert f"No driver is at work in {tmp_path}." in text and EXPECTED not in text
+    assert f"No command is training in {tmp_path}." in text and EXPECTED not in text
     assert counts(text)["running"] == "0" and counts(text)["interrupted"] == "2"
 
 
@@ -109,10 +109,10 @@ def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
         store.write_grid("quickstart@small", store.grid(LABEL) | {"budget": "small"})
         finish(store, SIX[2], None)  # of no grid
         text = status(tmp_path)
-        assert counts(text, "in no grid")["running"] == "1" and f"{SIX[2].id}  digits label-2 " in text
+        assert counts(text, "other runs")["running"] == "1" and f"{SIX[2].id}  digits label-2 " in text
         text = status(tmp_path, "--grid", LABEL)
     assert counts(text)["not begun"] == "1"
-    assert "quickstart@small" not in text and "in no grid" not in text and SIX[2].id not in text
+    assert "quickstart@small" not in text and "other runs" not in text and SIX[2].id not in text
     code, text = call_bench("status", "--results-dir", tmp_path, "--grid", "mine")
     assert code == 2
     assert f"error: {tmp_path} holds no results of mine, only: {LABEL}, quickstart@small." in text
@@ -197,7 +197,7 @@ def test_runs_of_searches_have_a_row_and_the_time_that_is_left_of_them(tmp_path)
     found = counts(text, "searches")
     assert [found[name] for name in ("finished", "running", "not begun")] == ["2", "2", "6"]
     assert found["left"] == f"about {duration_in_words(2 * 50 + 6 * 100)}"
-    assert counts(text, "in no grid")["finished"] == "1"
+    assert counts(text, "other runs")["finished"] == "1"
     with store.locked():
         for config in runs[2:]:
             store.start(hash_of(config), config, {})
@@ -253,7 +253,7 @@ def test_what_is_no_results_directory_gets_one_sentence(tmp_path):
 def test_an_empty_results_directory_has_no_table(tmp_path):
     with Store(tmp_path).locked():
         pass
-    assert status(tmp_path) == f"No driver is at work in {tmp_path}.\n"
+    assert status(tmp_path) == f"No command is training in {tmp_path}.\n"
 
 
 @pytest.mark.parametrize(
@@ -309,5 +309,5 @@ def test_while_a_driver_is_at_work_its_trial_has_the_round_that_is_written(tmp_p
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     text = status(folder)
-    assert f"No driver is at work in {folder}; the last on" in text and "round " not in text
+    assert f"No command is training in {folder}; the last on" in text and "round " not in text
     assert counts(text, re.escape(label))["interrupted"] == "1"

@@ -266,7 +266,7 @@ def test_a_machine_that_does_not_see_what_the_driver_has_written_is_told(job, tm
     assert train(replace(job, marker=str(tmp_path / "driver.pt")))[-1].result["status"] == "done"
     (said,) = train(replace(job, marker=str(tmp_path / "elsewhere" / "driver.pt")))
     assert said.storage_error.endswith(
-        "elsewhere/driver.pt, which the driver has written: results and checkpoints need a place that all machines of the "
+        "elsewhere/driver.pt, which the command has written: results and checkpoints need a place that all machines of the "
         "cluster see; name it by --storage."
     )
 
