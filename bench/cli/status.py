@@ -185,12 +185,15 @@ def _trials(snapshot: Snapshot, searched: Iterable[SearchedRun]) -> int:
 
 def _table(rows: list[_Row], trials: int) -> Table:
     columns = [name for name in _COLUMNS if name in _ALWAYS or any(row.counts.get(name) for row in rows)]
+    caption = (
+        f"left: at the speed of the runs so far, {counted(trials, 'trial')} at once, without failed runs, which a run repeats; "
+        "searches may stop runs early"
+    )
     table = Table(
         "grid",
         *(Column(name, justify="right") for name in (*columns, "left")),
         "last ended",
-        caption=f"left: at the speed of the runs so far, {counted(trials, 'trial')} at once, without failed runs, which a run "
-        "repeats; searches may stop runs early",
+        caption=caption if any(row.left != 0 for row in rows) else None,
         caption_justify="left",
     )
     for label, counts, left, last in rows:
