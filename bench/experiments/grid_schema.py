@@ -168,9 +168,10 @@ class GridSpec(Part):
     @model_validator(mode="after")
     def _tuning_sets_leave_axes_alone(self) -> "GridSpec":
         """Their points would replace the values of an axis, whose cells would all be the same run."""
+        values = {key: [value] for key, value in self.settings.items()} | self.axes
         for number, tuning in enumerate(self.tuning):
             both = [key for key in tuning.options if key in self.axes]
-            if both and self._may_match(tuning):
+            if both and _may_match(tuning, values):
                 raise ValueError(
                     f"tuning.{number}.options has {', '.join(both)}, of which the grid has an axis; leave it out of one of "
                     "them (a grid that extends another inherits its tuning sets, and `tuning` replaces them)."
@@ -264,12 +265,7 @@ class GridSpec(Part):
         """Whether hyper-parameters are chosen on validation data at a budget: at those with all points of tuning sets."""
         here = self.budgets.get(budget)
         sets = (tuning for tuning in self.tuning if tuning.is_searched)
-        return here is not None and here.tuning == "all" and any(map(self._may_match, sets))
-
-    def _may_match(self, tuning: Tuning) -> bool:
-        """Whether the values on the axes leave it open that a tuning set holds for some cell."""
-        on_axes = ((as_list(value), self.axes[key]) for key, value in tuning.when.items() if key in self.axes)
-        return all(set(map(str, wanted)) & set(map(str, there)) for wanted, there in on_axes)
+        return here is not None and here.tuning == "all" and any(_may_match(one, self.axes) for one in sets)
 
     def digest(self, budget: str) -> str:
         """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""
@@ -282,3 +278,9 @@ class GridSpec(Part):
         parts |= {"budget": self.budgets[budget].model_dump(exclude=later), "axes": sorted(self.axes)}
         parts |= {"rows": self.report.rows, "columns": self.report.columns}
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _may_match(tuning: Tuning, values: Mapping[str, list[Any]]) -> bool:
+    """Whether these values of settings leave it open that a tuning set holds for some cell."""
+    known = ((as_list(value), values[key]) for key, value in tuning.when.items() if key in values)
+    return all(set(map(str, wanted)) & set(map(str, there)) for wanted, there in known)

@@ -336,6 +336,14 @@ def test_a_tuning_set_cannot_replace_an_axis():
     )
 
 
+def test_a_tuning_set_that_the_settings_rule_out_may_have_the_option_of_an_axis(grid_of):
+    axes = {"algorithm": ["fedprox"], "partition": ["iid"], "mu": [0.1, 1], "seed": [0]}
+    others = [{"when": {"dataset": "mnist"}, "options": {"mu": [0.01]}}]
+    assert len(expand(grid_of(axes=axes, settings={"dataset": "digits"}, tuning=others, report={}), "paper")) == 2
+    with pytest.raises(ConfigError, match="options has mu, of which the grid has an axis"):
+        grid_of(axes=axes, settings={"dataset": "mnist"}, tuning=others, report={})
+
+
 @pytest.mark.parametrize(
     "part",
     [{"tuning": [{"options": {"mu": [0.1, 1]}}]}, {"conditions": [{"set": {"mu": 0.1}}]}],
