@@ -407,7 +407,10 @@ def scalar(text: str) -> Any:
     try:
         return parse_yaml(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"{text!r} is not a value that YAML can read; put it into quotes if it is a text.") from error
+        raise ValueError(
+            f"{text!r} is not a value that YAML can read; put it into quotes if it is a text, or write a number without zeros "
+            "in front and colons."
+        ) from error
 
 
 def read_grid(name: str | None, settings: dict[str, str | None], seeds: str | None, set_: list[str] | None):

@@ -481,6 +481,7 @@ def test_data_check_says_what_to_do_about_missing_data(bench, tmp_path):
         (["run", *ALGORITHM, "--cpus-per-trial", "1000"], "--cpus-per-trial must be above 0 and at most"),
         (["run", "--grid", "quickstart", "--only", "dataset=*"], "'*' is not a value that YAML can read"),
         (["run", "--grid", "quickstart", "--set", "mu=[1"], "'[1' is not a value that YAML can read"),
+        (["run", *ALGORITHM, "--set", "rounds=010"], "or write a number without zeros in front and colons."),
         (["run", *ALGORITHM, "--set", "rounds=true"], "rounds must be a valid integer, but got True."),
         (["run", *ALGORITHM, "--set", "rounds=1.5"], "rounds must be a valid integer, but got 1.5."),
         (
