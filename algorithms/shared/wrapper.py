@@ -33,7 +33,8 @@ class Wrapper(Algorithm):
 
     def __init_subclass__(cls) -> None:
         """Raises TypeError for hooks of rounds, which only the base has: nothing would call them."""
-        if unused := [name for name in vars(cls) if name in vars(RoundHooks) and not hasattr(Wrapper, name)]:
+        of_rounds = {name for name in vars(RoundHooks) if not hasattr(Wrapper, name)} | {"trains_whole_models"}
+        if unused := [name for name in vars(cls) if name in of_rounds]:
             raise TypeError(
                 f"{cls.__name__} is a wrapper, whose {' and '.join(unused)} nothing calls: subclass RoundBased, or override "
                 "step, deploy or inside."

@@ -107,9 +107,13 @@ def test_wrappers_pass_on_what_their_base_measures():
 
 
 def test_a_wrapper_with_a_hook_that_nothing_calls_is_refused():
-    with pytest.raises(TypeError, match="Around is a wrapper, whose local_loss nothing calls: subclass RoundBased"):
+    with pytest.raises(
+        TypeError, match="Around is a wrapper, whose trains_whole_models and local_loss nothing calls: "
+    ):
 
         class Around(Wrapper):
+            trains_whole_models = True
+
             def local_loss(self, params, batch, view):
                 return 2 * self.base.local_loss(params, batch, view)
 
