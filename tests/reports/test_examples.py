@@ -20,6 +20,7 @@ from bench.config.resolve import with_options
 from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell
 from bench.experiments.figure_names import CURVES
+from bench.experiments.grid_loading import load_grid
 from bench.results import authors, verified
 from bench.results.store import Store
 from reports import api, board
@@ -111,21 +112,22 @@ EARLIER = {"fedgen", "per-fedavg"}
 def test_commands_of_the_manual_name_exactly_the_committed_runs():
     runs = commands_for_examples("run")
     named, stored = defaultdict(set), {}
-    for options in map(manual.check_bench, runs):
-        store, is_tuned = Store(ROOT / options["results_dir"]), options["tuned"] == "validation"
-        start, overrides = f"{options['grid']}( v2)?@{options['budget'] or 'paper'}", given.read_set(options["set_"])
-        labels = [label for label in store.grids() if re.match(rf"{start}(\+|$)", label)]
-        labels = [label for label in labels if store.grid(label).get("overrides", {}) == overrides]
-        label, *_ = sorted(label for label in labels if ("tuned=validation" in label) == is_tuned)[
-            ::-1
-        ]  # version 1 first
-        key = str(store.folder), label
-        stored[key], cells = store.grid(label)["cells"], manual.cells_of(options["grid"], options)
-        configs = chosen_configs(cells, stored[key]) if is_tuned else [cell.config for cell in cells]
-        named[key] |= {run_id(of_its_time(config, stored[key])) for config in configs}
-        assert all(map(store.record, named[key])), options
+    for arguments in runs:
+        with manual.without_plugins(arguments) as rest:
+            options = manual.check_bench(rest)
+            grid, store = load_grid(options["grid"]), Store(ROOT / options["results_dir"])
+            is_tuned, overrides = options["tuned"] == "validation", given.read_set(options["set_"])
+            start = f"{grid.name}( v2)?@{options['budget'] or grid.usual_budget}"
+            labels = [label for label in store.grids() if re.match(rf"{start}(\+|$)", label)]
+            labels = [label for label in labels if store.grid(label).get("overrides", {}) == overrides]
+            labels = [label for label in labels if ("tuned=validation" in label) == is_tuned]
+            key = str(store.folder), max(labels)  # version 1 first
+            stored[key], cells = store.grid(key[1])["cells"], manual.cells_of(grid.name, options)
+            configs = chosen_configs(cells, stored[key]) if is_tuned else [cell.config for cell in cells]
+            named[key] |= {run_id(of_its_time(config, stored[key])) for config in configs}
+            assert all(map(store.record, named[key])), options
     assert named == {key: {cell["run"] for cell in cells} for key, cells in stored.items()}
-    assert len(runs) == 48
+    assert len(runs) == 49
 
 
 def test_the_manual_says_which_layer_is_least_similar_in_figure_2_of_ccvr():

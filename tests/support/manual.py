@@ -6,6 +6,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -124,11 +125,23 @@ def check(words: list[str]) -> None:
 
 def check_bench(arguments: list[str]) -> dict:
     """Raises if `python -m bench` would refuse these arguments; returns the options. Names in capitals stand for anything."""
+    with without_plugins(arguments) as rest:
+        return _check(rest)
+
+
+@contextmanager
+def without_plugins(arguments: list[str]) -> Iterator[list[str]]:
+    """The arguments without --plugins, whose folder is in use meanwhile."""
     arguments = given.plugins_first(arguments)
-    if arguments[0] == "--plugins":
-        folder = ROOT / arguments[1]
-        with mock.patch.dict(os.environ, {plugins.VARIABLE: str(folder)} if folder.is_dir() else {}):
-            return check_bench(arguments[2:])
+    if arguments[0] != "--plugins":
+        yield arguments
+        return
+    folder = ROOT / arguments[1]
+    with mock.patch.dict(os.environ, {plugins.VARIABLE: str(folder)} if folder.is_dir() else {}):
+        yield arguments[2:]
+
+
+def _check(arguments: list[str]) -> dict:
     command, rest = _BENCH, arguments
     while hasattr(command, "commands"):
         assert rest and rest[0] in command.commands, f"{rest[:1]} is none of {', '.join(command.commands)}"
@@ -162,7 +175,7 @@ def cells_of(grid: str | None, options: dict) -> list[Cell]:
         spec = single({key: options[key] for key in ("algorithm", "dataset", "partition")}, seeds or [0])
     replaced = dict(pair.split("=") for pair in options.get("substitute") or [])
     overrides = given.read_set(options.get("set_"))
-    budget, here = options.get("budget") or "paper", (*plugins.folders(), os.getcwd())
+    budget, here = options.get("budget") or spec.usual_budget, (*plugins.folders(), os.getcwd())
     key = repr((spec, budget, overrides, seeds, replaced, here))
     if key not in _EXPANDED:  # most commands choose a few cells of a grid that another one has expanded
         refused: list[Refused] = []
