@@ -238,6 +238,8 @@ def without_script(page: str) -> str:
 @pytest.mark.parametrize("folder", STORES, ids=lambda folder: folder.name)
 def test_every_committed_record_has_its_rows_and_its_config(folder):
     store = Store(folder)
+    sources = [store.grid(name).get("source", "") for name in store.grids()]
+    assert all(Path(source).name == source for source in sources), "folders of a machine: keep the names of the files"
     asked = {cell["run"] for name in store.grids() for cell in store.grid(name)["cells"]}
     asked |= {run for name in store.searches() for run in runs_of_search(store.search(name))}
     records = {path.parent.name: json.loads(path.read_text()) for path in folder.glob("runs/*/record.json")}
