@@ -108,7 +108,7 @@ def costs(cells: list[Cell], store: Store, searches: Mapping[str, Search] | None
     from bench.experiments.labels import competitor
 
     searches = searches or {}
-    current = {run for run, known in finished(cells, store).items() if not changes(*known)}
+    current = {run for run, known in finished(cells, store).items() if not changes(*known, store)}
     counted: set[tuple[str, str]] = set()  # trainings that were counted in a row above
     groups: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:

@@ -1,8 +1,10 @@
 """Which finished runs are stale: code on which their numbers depend has changed since, so that they may be others now.
 
 A part of the code is as it was if its hash is (see `bench.config.code_version`). It gives the same numbers, too, if
-`known_code.txt` lists both hashes under the version that the part had in the run. `python -m tests.support.known_code` adds
-the hashes of today, after it has seen that short runs of everything still give the stored numbers.
+`known_code.txt` lists both hashes under the version that the part had in the run. So does a part whose own files are as they
+were, as those of a method of a lab, if those of the harness that it uses are known to give the same numbers, file by file.
+`python -m tests.support.known_code` adds the hashes of today, after it has seen that short runs of everything still give the
+stored numbers.
 """
 
 import functools
@@ -13,6 +15,7 @@ from typing import Any
 from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
 from bench.registry import KINDS, Registry, place_of
+from bench.results.ids import hash_of
 from bench.results.store import UNFINISHED, Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
@@ -25,7 +28,8 @@ Changes = tuple[tuple[str, str], ...]
 
 @functools.cache
 def known() -> Known:
-    """Part and version -> the hashes that give the numbers of this version."""
+    """Part and version -> the hashes that give the numbers of this version. "file algorithms/fedavg.py" is a file of the
+    harness, and counts how often its numbers moved."""
     return read_known(KNOWN.read_text(encoding="utf-8"))
 
 
@@ -40,12 +44,13 @@ def read_known(text: str) -> Known:
     return found
 
 
-def changes(record: Mapping[str, Any], config: Any) -> Changes:
+def changes(record: Mapping[str, Any], config: Any, store: Store) -> Changes:
     """What has changed since a run, and since the one from whose end it started; empty if the run is current.
 
     Args:
         record: of the run; one of an earlier version does not say what code it had, and is current.
         config: of the run, as it is stored or resolved.
+        store: knows the code that it had.
     """
     hashes = dict.fromkeys(pair for key in ("code", "base_code") for pair in record.get(key, {}).items())
     if not hashes:
@@ -56,10 +61,10 @@ def changes(record: Mapping[str, Any], config: Any) -> Changes:
     hashes |= dict.fromkeys(
         (part, known()[part, versions[part]][0]) for part in later if (part, versions[part]) in known()
     )
-    return tuple((part, then) for part, then in hashes if _has_changed(part, then, versions.get(part, 1)))
+    return tuple((part, then) for part, then in hashes if _has_changed(part, then, versions.get(part, 1), store))
 
 
-def _has_changed(part: str, then: str, version: int) -> bool:
+def _has_changed(part: str, then: str, version: int, store: Store) -> bool:
     now = hash_now(part)
     if now in (then, None):  # where a method is not there, nothing is known about it
         return False
@@ -71,7 +76,10 @@ def _has_changed(part: str, then: str, version: int) -> bool:
         return False  # as below, also of what a lab has brought
     # The code of another version gives other numbers to other runs: that is no change of this one.
     listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}
-    return version in listed or not listed
+    if listed and version not in listed:
+        return False
+    before = store.code(then)
+    return before is None or any(_differences(before, definitions_of(part)))
 
 
 def stale_runs(ended: Mapping[str, tuple[Mapping[str, Any], Any]], store: Store) -> dict[str, list[str]]:
@@ -82,7 +90,7 @@ def stale_runs(ended: Mapping[str, tuple[Mapping[str, Any], Any]], store: Store)
     """
     found: dict[str, list[str]] = {}
     for run, (record, config) in ended.items():
-        if record.get("status") not in UNFINISHED and (changed := changes(record, config)):
+        if record.get("status") not in UNFINISHED and (changed := changes(record, config, store)):
             found.setdefault(what_changed(changed, store), []).append(run)
     return found
 
@@ -113,13 +121,29 @@ def what_changed(changed: Changes, store: Store) -> str:
 
 
 def _differences(before: Definitions, now: Definitions) -> Iterator[tuple[str, list[str]]]:
-    """The files that differ, and the definitions; none of a file that is new or gone."""
+    """The files that differ and may give other numbers, and the definitions; none of a file that is new or gone."""
     for file in sorted(before.keys() | now.keys()):
         one, other = before.get(file), now.get(file)
+        if one == other or _gives_the_same(file, one, other):
+            continue
         if one is None or other is None:
             yield file, []
-        elif one != other:
+        else:
             yield file, sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
+
+
+def _gives_the_same(file: str, *contents: Mapping[str, str] | None) -> bool:
+    """Whether a file is one of the harness that gives the same numbers with all of these contents. One that is new or gone
+    (None) makes no difference of its own: what imports it has another content, too."""
+    lines = lines_of(file, known())
+    there = {hash_of(content) for content in contents if content is not None}
+    return any(there <= {*line} for line in (lines if len(there) > 1 else lines[-1:]))
+
+
+def lines_of(file: str, listed: Known) -> list[list[str]]:
+    """The hashes of a file of the harness: those of one list give the same numbers, and those of the last the numbers of
+    today."""
+    return [hashes for (part, _), hashes in sorted(listed.items()) if part == f"file {file}"]
 
 
 def _listed(parts: Iterable[str], files: Mapping[str, list[str]]) -> str:

@@ -308,7 +308,7 @@ def _how(config: RunConfig, record: RunRecord, device: str) -> tuple[Any, ...]:
 
 def _code(store: Store, record: RunRecord, config: RunConfig) -> str:
     """ "; its code has changed since: ..." where the record says so, and what the record does not say."""
-    changed = changes(record, config)
+    changed = changes(record, config, store)
     said = f"; its code has changed since: {what_changed(changed, store)}" if changed else ""
     return said + agreement.unsaid(record)
 

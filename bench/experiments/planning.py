@@ -253,7 +253,7 @@ def _reason_to_run(cell: Cell, grid: GridSpec, options: ExecutionOptions, store:
         return "failed before"
     if record["status"] == "stopped":
         return "a search had stopped it early"
-    changed = changes(record, cell.config)
+    changed = changes(record, cell.config, store)
     if (store.outcome(cell.id) or record)["status"] == "failed" and not (changed and options.keep_stale):
         return "its repetition failed"
     if options.rerun:

@@ -176,7 +176,7 @@ def _place(one: Outcome) -> tuple[float, ...]:
 def stale(store: Store, run: str) -> Changes:
     """What has changed since a run of the store; empty if it is current, or is not there."""
     record, config = store.record(run), store.config(run)
-    return changes(record, config) if record and config else ()
+    return changes(record, config, store) if record and config else ()
 
 
 def _problem(config: Mapping[str, Any]) -> Problem:

@@ -259,18 +259,18 @@ def test_an_edited_partition_makes_its_runs_stale_and_is_named(lab, tmp_path):
     lab()
     config = resolve(SETTINGS)
     record = {"code": code_version(config)}
-    assert "partition hospital" in record["code"] and stale.changes(record, config) == ()
+    assert "partition hospital" in record["code"] and stale.changes(record, config, Store(tmp_path / "store")) == ()
     assert Path(partitions.KINDS["hospital"].path) in files_of(config)
     assert "partition hospital" not in code_version(resolve(SETTINGS | {"partition": "iid"}))
     lab(HOSPITAL.replace("round(", "int("))
     edited = resolve(SETTINGS)
     assert run_id(edited) == run_id(config)
-    changed = stale.changes(record, edited)
+    changed = stale.changes(record, edited, Store(tmp_path / "store"))
     assert [part for part, _ in changed] == ["partition hospital"]
     assert "(partition hospital)" in stale.why_repeated(changed, Store(tmp_path / "store"))
 
 
-def test_without_the_folder_nothing_is_known_about_its_code_and_its_title_is_stored(lab, monkeypatch):
+def test_without_the_folder_nothing_is_known_about_its_code_and_its_title_is_stored(lab, monkeypatch, tmp_path):
     lab()
     config = resolve(SETTINGS)
     record = {"code": code_version(config)}
@@ -278,7 +278,7 @@ def test_without_the_folder_nothing_is_known_about_its_code_and_its_title_is_sto
     titles = titles_of_labs([cell])
     assert titles == {"partition": {"hospital-0.5-2": "Hospitals(0.5, 2)"}}
     monkeypatch.setenv(plugins.VARIABLE, "")
-    assert stale.changes(record, config) == ()
+    assert stale.changes(record, config, Store(tmp_path / "store")) == ()
     assert Names(titles=titles).value("partition", "hospital-0.5-2").plain == "Hospitals(0.5, 2)"
     with pytest.raises(ConfigError, match="Unknown partition 'hospital'"):
         resolve(SETTINGS)

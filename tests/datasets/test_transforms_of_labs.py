@@ -12,6 +12,7 @@ from bench.config.code_version import code_version, files_of
 from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
+from bench.results.store import Store
 from datasets import transforms
 from tests.support import method_files
 
@@ -55,11 +56,11 @@ def test_a_dataset_of_a_lab_has_the_recipe_of_its_name_whatever_its_images(lab):
     assert not turned.augment(images, {"angle": torch.tensor([0.5])}).equal(images)
 
 
-def test_an_edited_transform_makes_its_runs_stale_and_a_raised_version_makes_other_runs(lab):
+def test_an_edited_transform_makes_its_runs_stale_and_a_raised_version_makes_other_runs(lab, tmp_path):
     folder = lab()
     config = resolve(SETTINGS)
     record = {"code": code_version(config)}
-    assert "transform turned" in record["code"] and stale.changes(record, config) == ()
+    assert "transform turned" in record["code"] and stale.changes(record, config, Store(tmp_path / "store")) == ()
     assert folder / "transforms" / "turned.py" in files_of(config)
     others = resolve(SETTINGS | {"transform": "none"})
     assert (
@@ -69,17 +70,17 @@ def test_an_edited_transform_makes_its_runs_stale_and_a_raised_version_makes_oth
     lab(TURNED.replace("30.0", "20.0"))
     edited = resolve(SETTINGS)
     assert run_id(edited) == run_id(config)
-    assert [part for part, _ in stale.changes(record, edited)] == ["transform turned"]
+    assert [part for part, _ in stale.changes(record, edited, Store(tmp_path / "store"))] == ["transform turned"]
     lab(TURNED.replace('"turned"', '"turned", version=2'))
     assert resolve(SETTINGS).versions["transform"] == 2 and run_id(resolve(SETTINGS)) != run_id(config)
 
 
-def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch):
+def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch, tmp_path):
     lab()
     config = resolve(SETTINGS)
     record = {"code": code_version(config)}
     monkeypatch.setenv(plugins.VARIABLE, "")
-    assert stale.changes(record, config) == ()
+    assert stale.changes(record, config, Store(tmp_path / "store")) == ()
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,19 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 import algorithms
 from algorithms.shared import tree
 from bench import models
+from bench.config.code_version import ENGINE_VERSION
 from bench.models.base import BoundModel
+from bench.models.modules import model_of
 from bench.simulation.evaluation import evaluate
 from datasets import partitions, transforms
 from datasets.partitions.shift import Shift
@@ -54,6 +58,38 @@ def of_model(name: str) -> dict:
     return {"version": model.version, "numbers": numbers}
 
 
+class _Module(nn.Module):
+    """What modules of labs have: a param before the first layer, a constant and, normalised, moving statistics and dropout."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int, normalised: bool):
+        super().__init__()
+        channels, height, width = input_shape
+        self.scale = nn.Parameter(torch.ones(channels, 1, 1))
+        self.register_buffer("shift", torch.linspace(0, 0.5, width))
+        self.conv = nn.Conv2d(channels, 4, 3)
+        self.norm, self.dropout = (nn.BatchNorm2d(4), nn.Dropout(0.3)) if normalised else (nn.Identity(), nn.Identity())
+        self.classifier = nn.Linear(4 * (height - 2) * (width - 2), num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.norm(self.conv(x * self.scale + self.shift)))
+        return self.classifier(self.dropout(hidden.flatten(1)))
+
+
+def of_module(name: str) -> dict:
+    """Four rounds of FedAvg on the toy task with an ordinary module: squared lengths of params and buffers, and test metrics.
+    Labs have such models, and their runs follow the version of the engine."""
+    task = toy_task(rounds=4, engine="vectorised" if name == "plain" else "loop")
+    kind = model_of(name, _Module, normalised=name == "normalised")
+    task = replace(task, model=kind(task.model.input_shape, task.model.num_classes))
+    method = toy_method("fedavg")
+    deployed = method.deploy(task, train(method, task), torch.arange(task.population))
+    leaves = (*deployed.params.values(), *deployed.buffers.values())
+    return {
+        "version": ENGINE_VERSION,
+        "numbers": [*(float(leaf.double().square().sum()) for leaf in leaves), *evaluate(task, deployed).values()],
+    }
+
+
 def of_partition(name: str) -> dict:
     """Checksum of all index lists of twenty clients."""
     clients = 1 if name == "none" else 20
@@ -92,6 +128,7 @@ def of_transform(name: str) -> dict:
 KINDS: dict[str, tuple[Callable[[str], dict], tuple[str, ...]]] = {
     "algorithm": (of_algorithm, tuple(algorithms.REGISTRY)),
     "model": (of_model, tuple(models.REGISTRY)),
+    "module": (of_module, ("plain", "normalised")),
     "partition": (of_partition, PARTITIONS),
     "transform": (of_transform, tuple(transforms.REGISTRY)),
 }
@@ -120,7 +157,8 @@ def complaint(kind: str, name: str, stored: dict | None, found: dict) -> str:
     if found["version"] == stored["version"]:
         if same:
             return ""
-        return f"The numbers of the {kind} {name} have changed: raise its version above {stored['version']}, {RENEW}"
+        version = "ENGINE_VERSION" if kind == "module" else "its version"
+        return f"The numbers of the {kind} {name} have changed: raise {version} above {stored['version']}, {RENEW}"
     return f"The {kind} {name} has version {found['version']}, its fingerprint {stored['version']}: {RENEW}"
 
 

@@ -5,10 +5,76 @@ import json
 import pytest
 
 from bench.config import stale
+from bench.config.code_version import code_version, definitions_of
+from bench.config.resolve import resolve
 from bench.config.stale import KNOWN, read_known
-from tests.support import fingerprints, known_code
+from tests.support import fingerprints, known_code, method_files
 
 LISTED = read_known(KNOWN.read_text(encoding="utf-8"))
+
+_HEAD = '"""Of a lab."""\n'
+LAB = {
+    "algorithms/mine_of_a_lab.py": f"""{_HEAD}
+from dataclasses import dataclass
+
+from algorithms import registered
+from algorithms.fedprox import FedProx
+from algorithms.shared.wrapper import Wrapper
+from bench.models.taps import Taps
+
+
+@registered("mine")
+@dataclass(frozen=True)
+class Mine(FedProx):
+    pass
+""",
+    "models/mine_of_a_lab.py": f"""{_HEAD}
+from torch import nn
+
+from bench.models import registered_model
+
+
+@registered_model("mine")
+def mine(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+""",
+    "callbacks/mine_of_a_lab.py": f"""{_HEAD}
+from dataclasses import dataclass
+
+from bench.callbacks import Callback, registered_callback
+from bench.callbacks.server_ema import ServerEma
+
+
+@registered_callback("mine")
+@dataclass(frozen=True)
+class Mine(Callback):
+    def after_round(self, outcome, own):
+        return own, {{}}
+""",
+    "partitions/mine_of_a_lab.py": f"""{_HEAD}
+from datasets.partitions import registered_partition
+
+
+@registered_partition("mine")
+def deal(labels, num_classes, num_clients, rng):
+    return [*rng.permutation(len(labels)).reshape(num_clients, -1)]
+""",
+    "transforms/mine_of_a_lab.py": f"""{_HEAD}
+from datasets.transforms import ALL, Recipe, registered_transform
+
+
+@registered_transform("mine", version=1)
+def mine():
+    return {{ALL: Recipe(flip=True)}}
+""",
+}
+OF_LAB = {
+    "algorithm": "mine",
+    "model": "mine",
+    "partition": "mine",
+    "transform": "mine",
+    "callbacks": [{"name": "mine"}],
+}
 
 
 def test_todays_code_is_listed_under_its_version():
@@ -26,6 +92,41 @@ def test_code_that_is_not_listed_is_found_and_added():
     assert longer["engine", 1] == ["0" * 16, known_code.today()["engine", 1]], "what was known stays"
     assert longer["algorithm gone", 1] == ["1" * 16]
     assert not known_code.unlisted(longer)
+
+
+def test_a_file_gets_a_new_line_when_a_part_that_uses_it_has_a_new_version(monkeypatch):
+    own, shared, aside = (
+        "file algorithms/fedprox.py",
+        "file algorithms/shared/moments.py",
+        "file algorithms/scaffold.py",
+    )
+    parts, files = known_code.today(), known_code.files_today()
+    fedprox = next(key for key in parts if key[0] == "algorithm fedprox")
+    before = {key: hashes for key, hashes in LISTED.items() if not key[0].startswith("file ") and key[0] != fedprox[0]}
+    before |= {(own, 1): ["0" * 16], (aside, 1): ["1" * 16]}
+    listed = read_known(known_code.added(before | {fedprox: [parts[fedprox]]}))
+    assert listed[own, 1] == ["0" * 16, files[own.removeprefix("file ")]], "the same numbers"
+    assert listed[shared, 1] == [files[shared.removeprefix("file ")]], "not listed before"
+    listed = read_known(known_code.added(before | {("algorithm fedprox", 0): ["2" * 16]}))
+    assert listed[own, 1] == ["0" * 16] and listed[own, 2] == [files[own.removeprefix("file ")]]
+    assert listed[aside, 1] == ["1" * 16, files[aside.removeprefix("file ")]], "fedprox does not use it"
+    assert (shared, 2) not in listed and not known_code.unlisted(listed)
+
+
+def test_every_file_that_the_code_of_a_lab_reaches_is_listed(tmp_path, monkeypatch):
+    method_files.use(tmp_path, monkeypatch, LAB)
+    config = resolve({**OF_LAB, "dataset": "digits", "clients": 2})
+    parts = code_version(config).keys() & {
+        "algorithm mine",
+        "model mine",
+        "callback mine",
+        "partition mine",
+        "transform mine",
+    }
+    assert len(parts) == 5
+    reached = {file for part in parts for file in definitions_of(part)}
+    own = {file for file in reached if file.endswith("/mine_of_a_lab.py")}
+    assert len(own) == 5 and reached - own and reached - own <= known_code.files_today().keys()
 
 
 def test_code_with_other_numbers_is_refused_and_nothing_is_written(monkeypatch, tmp_path):
