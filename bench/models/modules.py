@@ -482,16 +482,23 @@ def _output(kind: type[FromModule], module: nn.Module, images: Tensor) -> Tensor
     """What a module makes of images.
 
     Raises:
-        ValueError: with the error of the module.
+        ValueError: with the error of the module, or if it writes into the images.
     """
+    writes = images._version
     try:
         with warnings.catch_warnings(action="ignore"):
-            return module(images)
+            made = module(images)
     except Exception as error:  # whatever the code of a module raises
         raise ValueError(
             f"The model {kind.__name__}{_place(kind, error)} cannot take images of {_size(images.shape[1:])}: "
             f"{_in_words(error)}"
         ) from error
+    if images._version != writes:
+        raise ValueError(
+            f"The model {kind.__name__} changes its images in place, so that a second pass sees others; make new tensors, such "
+            "as x = x - 0.5 for x -= 0.5, and F.relu(x) for an inplace ReLU as the first layer."
+        )
+    return made
 
 
 def _layout(
@@ -563,9 +570,12 @@ def _size(shape: Any) -> str:
 
 
 def _place(kind: type[FromModule], error: Exception) -> str:
-    """ " in mylab/models/tiny.py, line 9" of a model of a lab that has raised an error; "" of any other."""
+    """ " in mylab/models/tiny.py, line 9," of a model of a lab that has raised an error; "" of any other."""
     entry = Registry("model").get(kind.__name__)
-    return f" in {entry.place_of(error)}," if entry and entry.lab else ""
+    if not entry or not entry.lab:
+        return ""
+    place = entry.place_of(error)
+    return f" in {place}{',' * (', line' in place)}"
 
 
 def _in_words(error: Exception) -> str:

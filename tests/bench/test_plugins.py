@@ -174,7 +174,7 @@ class Wide(nn.Module):
         (NETWORK, "wide in mylab/models/wide.py, line 12, cannot take images of 1x8x8: RuntimeError"),
         (
             NETWORK.replace("width)", "depth)"),
-            "wide in mylab/models/wide.py, cannot be built for images of 1x8x8 and 10",
+            "wide in mylab/models/wide.py cannot be built for images of 1x8x8 and 10",
         ),
     ],
 )

@@ -366,9 +366,17 @@ class Twice(Perceptron):
         return (logits, logits) if self.training else logits
 
 
+class Overwriting(Perceptron):
+    """Begins with an operation in place that a second one does not show."""
+
+    def forward(self, x):
+        return super().forward(x.relu_())
+
+
 @pytest.mark.parametrize(
     "build, options, sentence",
     [
+        (Overwriting, {}, "changes its images in place, .*; make new tensors, such as x = x - 0.5"),
         (lambda shape, classes: 3, {}, "must make a torch.nn.Module, but got 3"),
         (
             lambda shape, classes: [][1],
