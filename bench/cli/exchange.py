@@ -123,7 +123,8 @@ def compare(
 ) -> None:
     """Compare the grids that two results directories hold, cell by cell.
 
-    Exit status 0 if every run that both hold has identical numbers, bit for bit, and searches have chosen the same; else 1.
+    Exit status 0 if each grid has runs in both, all of them with identical numbers, bit for bit, and searches have chosen the
+    same; else 1.
     """
     from bench.results.bundles import opened
 
@@ -144,7 +145,7 @@ def compare(
         for side, own, others in (("A", *held), ("B", *reversed(held))):
             if alone := [name for name in own if name not in others]:
                 say(f"Only in {side}: {', '.join(alone)}")
-    if any(each.differing or each.choices for each in found):
+    if any(each.differing or each.choices or not each.shared for each in found):
         raise typer.Exit(1)
 
 

@@ -27,14 +27,14 @@ def _values(axes: object, settings: object) -> dict[str, list[Any]]:
     given = {key: [value] for key, value in settings.items()} if isinstance(settings, Mapping) else {}
     if isinstance(axes, Mapping):
         given |= {key: values for key, values in axes.items() if isinstance(values, list)}
-    return given
+    return {key: values for key, values in given.items() if isinstance(key, str)}
 
 
 def validate_values(axes: object, settings: object) -> list[str]:
     """One sentence per mistake.
 
     Args:
-        axes, settings: as the file has them; what is no mapping, or no list of values, is left out.
+        axes, settings: as the file has them; what is no mapping, no text as a name, or no list of values, is left out.
     """
     given, named = _values(axes, settings), methods_named(axes, settings)
     methods = [name for name in named if is_method(name)]

@@ -159,6 +159,13 @@ def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, benc
     assert code == 0 and "3 runs are in both, with identical numbers." in text and "c.zip" in text
 
 
+def test_compare_confirms_nothing_where_no_run_is_in_both(bench, tmp_path):
+    for side, run in (("a", RUNS[0]), ("b", RUNS[1])):
+        results(tmp_path / side, RUNS, {run.id: 0.5})
+    code, text = bench("compare {a} {b}")
+    assert code == 1 and "No run has ended on both sides." in text
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [

@@ -434,6 +434,15 @@ def test_unknown_names_in_a_grid_come_with_the_nearest_one(grid_of):
         assert f"Did you mean '{nearest}'?" in text
 
 
+def test_a_number_as_the_name_of_an_axis_or_a_setting_is_one_mistake(grid_of):
+    for part in ("axes", "settings"):
+        given = {"axes": {"algorithm": ["fedavg"], "dataset": ["digits"], "seed": [0]}, "settings": {}}
+        given[part][1] = ["x"]
+        with pytest.raises(ConfigError, match=rf"{part}\.1.* must be a valid string, but got 1\.") as caught:
+            grid_of(**given)
+        assert len(caught.value.mistakes) == 1
+
+
 def test_mistakes_of_keys_and_of_axes_are_told_together(grid_of):
     axes = {
         "dataset": ["digit"],
