@@ -64,7 +64,7 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
     Raises:
         ConfigError: with all mistakes, as in `resolve`.
     """
-    flat = dict(flat)
+    flat = {key: value + 0.0 if isinstance(value, float) else value for key, value in flat.items()}  # -0.0 is 0.0
     mistakes: list[str] = []
     method, options = _method(flat, mistakes)
     settings = {key: value for key, value in flat.items() if key in SETTINGS}

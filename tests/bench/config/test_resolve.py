@@ -45,6 +45,8 @@ def test_run_id_does_not_depend_on_how_a_value_is_written():
     assert run_id(same) == run_id(resolve(FEDPROX))
     whole, written = resolve(FEDPROX | {"lr": 1, "mu": 1}), resolve(FEDPROX | {"lr": 1.0, "mu": 1.0})
     assert run_id(whole) == run_id(written)
+    zeros = [run_id(resolve(FEDPROX | {"momentum": zero, "mu": zero})) for zero in (0, 0.0, -0.0)]
+    assert len(set(zeros)) == 1
     sizes = [run_id(resolve(FEDPROX | {"image_size": size})) for size in (24, "24x24", [24, 24])]
     assert len(set(sizes)) == 1 and sizes[0] != run_id(resolve(FEDPROX | {"image_size": [24, 25]}))
     assert type(whole.lr) is type(whole.algorithm["mu"]) is float
