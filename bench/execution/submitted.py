@@ -53,6 +53,7 @@ _LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
 _PAUSED = ("SUSPENDED", "RESIZING", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states in which a job waits
 _PREEMPTED = "PREEMPTED"
 _PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
+_QUEUE_SECONDS = 60  # between two calls of squeue
 _REFUSED_SECONDS = 60.0  # until a submission that Slurm has refused is tried again
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
 _ROOM = 2**16  # bytes that a disk must have left for reports
@@ -453,6 +454,8 @@ def _executor(machines: Machines, folder: Path) -> Any:
     options = {"job_name": "skewbench", **machines.slurm}
     cpus = {"cpus_per_task": share.threads, "array_parallelism": machines.max_concurrent or _LARGEST_ARRAY}
     others = {key: value for key, value in options.items() if key not in known}
+    if subprocess.run(["sacct", "--noheader", "--jobs=1"], capture_output=True).returncode:
+        submitit.SlurmJob.watcher = _watcher_of_queue()
     executor = submitit.SlurmExecutor(folder, max_num_timeout=_TIMEOUTS)
     executor.update_parameters(
         **{key: value for key, value in options.items() if key in known},
@@ -461,6 +464,24 @@ def _executor(machines: Machines, folder: Path) -> Any:
         additional_parameters={"requeue": True, **others},
     )
     return executor
+
+
+def _watcher_of_queue() -> Any:
+    """What asks squeue for the states of jobs, where Slurm has no accounts for sacct, and submitit would not see that one dies."""
+    from submitit.slurm.slurm import SlurmInfoWatcher
+
+    class Watcher(SlurmInfoWatcher):
+        def _make_command(self) -> list[str] | None:
+            own = ["--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%T"]
+            return ["squeue", *own] if super()._make_command() else None
+
+        def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
+            text = string if isinstance(string, str) else string.decode()
+            states = dict(line.strip().split("|") for line in text.splitlines())
+            # Slurm lists a job for some minutes after its end, and then no longer.
+            return {job: {"State": states.get(job, "COMPLETED")} for job in self._registered}
+
+    return Watcher(delay_s=_QUEUE_SECONDS)
 
 
 def _visible_gpus() -> list[str]:

@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 VARIABLE = "FAKE_SLURM"  # the folder of the states
-PROGRAMS = ("sbatch", "srun", "sacct", "scancel", "scontrol")
+PROGRAMS = ("sbatch", "srun", "sacct", "squeue", "scancel", "scontrol")
+NO_ACCOUNTS = "FAKE_SLURM_NO_ACCOUNTS"
 
 
 def programs(folder: Path) -> Path:
@@ -82,10 +83,19 @@ def _srun(states: Path, *words: str) -> None:
 
 
 def _sacct(states: Path, *words: str) -> None:
+    if os.environ.get(NO_ACCOUNTS):
+        sys.exit("Slurm accounting storage is disabled")
     print("JobID|State|NodeList")
     for path in sorted(states.glob("*.state")):
         if path.stem.partition("_")[0] in words:
             print(f"{path.stem}|{path.read_text()}|fake")
+
+
+def _squeue(states: Path, *options: str) -> None:
+    assert "--array" in options and "--format=%i|%T" in options
+    for path in sorted(states.glob("*.state")):
+        if (state := path.read_text()) in ("PENDING", "RUNNING"):  # what has ended is listed no longer
+            print(f"{path.stem}|{state}")
 
 
 def _scancel(states: Path, *names: str) -> None:

@@ -145,9 +145,12 @@ def test_however_processes_end_runs_go_on_and_nothing_is_lost(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("accounts", [True, False], ids=["with accounts", "without accounts"])
 def test_a_job_of_slurm_that_is_preempted_or_dies_goes_on_and_one_that_always_dies_is_given_up(
-    slurm, tmp_path, monkeypatch
+    slurm, tmp_path, monkeypatch, accounts
 ):
+    if not accounts:
+        monkeypatch.setenv(fake_slurm.NO_ACCOUNTS, "1")
     grid = write_grid(tmp_path, axes=GRID["axes"] | {"seed": [0]}, settings=GRID["settings"] | LONG)
     results = tmp_path / "results"
     where = ("--grid", grid, "--results-dir", results, "--checkpoint-seconds", 0)
@@ -175,6 +178,7 @@ def test_a_job_of_slurm_that_is_preempted_or_dies_goes_on_and_one_that_always_di
     assert driver.returncode == 1
     assert "failed: the worker process died 3 times (killed, or out of memory); see ray.log" in printed
     assert metrics(results) == metrics(tmp_path / "alone"), "the earlier results stay"
+    assert "accounting" not in printed
 
 
 @pytest.mark.slow
