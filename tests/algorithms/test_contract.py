@@ -124,6 +124,11 @@ def test_a_wrapper_counts_what_deploying_its_base_costs(name, base):
     case = case_of(name, base=base)
     special = dataclasses.replace(case.special, gradients_of_its_own=True, exchanges_less=case.method.traffic_is_bound)
     what_a_run_costs_is_known_before(dataclasses.replace(case, special=special), 1.0)
+    task = toy_task(**case.settings())
+    own, of_base = (
+        sum(method.deploy_traffic(task, method.deployed_model(task)).values()) for method in (case.method, base)
+    )
+    assert 0 < of_base <= own
 
 
 def test_what_methods_share_lies_in_no_method_of_another_file():

@@ -65,4 +65,4 @@ def test_damaged_rounds_are_named_as_when_they_are_read(content, what):
 def test_rows_of_plain_numbers_are_not_parsed(monkeypatch):
     monkeypatch.setattr(run_files, "_rows_of", None)
     rows = [json.loads(FLAT) | {"round": number} for number in range(1, 60)]
-    run_files._check_rows(PATH, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    assert raised(run_files._check_rows, "".join(json.dumps(row) + "\n" for row in rows)) == ""

@@ -290,8 +290,8 @@ with Store(sys.argv[1]).locked():
     finally:
         first.kill()
         first.wait()
-    with Store(tmp_path).locked():
-        pass
+    with Store(tmp_path).locked() as store:
+        assert store.driver().is_at_work
 
 
 CODE = {"algorithms/mine.py": {"Mine": "0" * 12, "Mine.step": "1" * 12}}

@@ -561,4 +561,4 @@ def test_a_board_begins_with_pictures_of_its_ranks_and_unfolds_choices(board):
 def test_on_a_phone_a_board_does_not_scroll_sideways(board):
     resize(board, 400)
     wide = "return document.documentElement.scrollWidth"
-    wait(board, lambda: board.execute_script(wide) == 400)
+    assert wait(board, lambda: board.execute_script(wide) == 400)
