@@ -24,7 +24,7 @@ from bench.config.methods import (
     versions_of,
 )
 from bench.config.plain import TRACE
-from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig
+from bench.config.schema import DEFAULT_VALIDATION_SHARE, SETTINGS, RunConfig, settings_of
 from bench.config.unknown_settings import unknown_setting
 from bench.errors import ConfigError, sentences, unknown
 from bench.registry import hint
@@ -123,8 +123,7 @@ def base_of(config: RunConfig) -> RunConfig | None:
     base = config.algorithm.get("base")
     if not isinstance(base, Mapping):
         return None
-    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
-    return resolve(settings | {"algorithm": dict(base)}, facts=None)  # it fits where the wrapper does
+    return resolve(settings_of(config) | {"algorithm": dict(base)}, facts=None)  # it fits where the wrapper does
 
 
 def trained_by(config: RunConfig) -> RunConfig | None:
@@ -146,8 +145,7 @@ def wrapped(
     """
     if not is_wrapper(wrapper["name"]):
         raise ConfigError([unknown("wrapper", wrapper["name"], wrappers())])
-    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
-    return resolve(settings | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
+    return resolve(settings_of(config) | {"algorithm": {**wrapper, "base": config.algorithm}}, facts)
 
 
 def wrappers() -> list[str]:
@@ -176,7 +174,7 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: if one does not exist, or a value does not hold.
     """
-    settings = {key: value for key, value in spell_out(config.canonical()).items() if key in SETTINGS}
+    settings = settings_of(spell_out(config.canonical()))
     for key, value in with_one_length(options).items():
         if key in SETTINGS:
             settings[key] = value

@@ -99,6 +99,12 @@ SETTINGS = tuple(name for name in RunConfig.model_fields if name != "versions")
 DEFAULT_VALIDATION_SHARE = 0.15  # of CCVR (Luo et al., NeurIPS 2021, Section 5.1)
 
 
+def settings_of(config: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a resolved or stored config, as `bench.config.resolve.resolve` takes them."""
+    stored = config.canonical() if isinstance(config, RunConfig) else config
+    return {key: value for key, value in stored.items() if key != "versions"}
+
+
 def run_id(config: RunConfig | Mapping[str, Any]) -> str:
     """The name of a run: 16 hex digits of the hash of its canonical config, whatever the order of the keys."""
     canonical = config.canonical() if isinstance(config, RunConfig) else dict(config)

@@ -16,7 +16,7 @@ import torch
 
 from bench import references
 from bench.config.resolve import resolve, trained_by
-from bench.config.schema import RunConfig, run_id
+from bench.config.schema import RunConfig, run_id, settings_of
 from bench.config.stale import changes, what_changed
 from bench.determinism import make_deterministic
 from bench.errors import ConfigError, in_short
@@ -172,7 +172,7 @@ class Verifier:
                 raise ConfigError(
                     [f"its {key} is a path, {config[key]!r}, which may lead to any file of this machine."]
                 )
-        settings = {key: value for key, value in config.items() if key != "versions"}
+        settings = settings_of(config)
         resolved = resolve(settings, facts=None)
         if resolved.versions != config["versions"]:
             then, now = config["versions"], resolved.versions

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import algorithms
 from bench import __version__
 from bench.config.resolve import resolve, trained_by
-from bench.config.schema import SETTINGS, run_id
+from bench.config.schema import run_id, settings_of
 from bench.errors import ConfigError, StoreError
 from bench.provenance import commits_of
 from bench.references import LAB
@@ -209,9 +209,8 @@ def _runs_of(store: Store, labels: Iterable[str], searches: Iterable[str]) -> It
 
 def _base_of(config: Mapping[str, Any]) -> str:
     """Id of the run from whose end a run starts; "" if there is none, or nobody here knows."""
-    settings = {key: value for key, value in config.items() if key in SETTINGS}
     try:
-        trained = trained_by(resolve(settings, facts=None))
+        trained = trained_by(resolve(settings_of(config), facts=None))
     except ConfigError:  # of a method that is not here
         return ""
     return run_id(trained) if trained else ""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.config.resolve import resolve
-from bench.config.schema import RunConfig
+from bench.config.schema import RunConfig, settings_of
 from bench.errors import ConfigError
 from bench.experiments.axis_values import validate_values
 from bench.experiments.expansion import expand_alone
@@ -57,8 +57,7 @@ def _resolve(config: RunConfig | Mapping[str, Any], facts: Mapping[str, DatasetI
 
 def _resolve_complete(config: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None) -> RunConfig:
     """A config that has been resolved before; raises ConfigError if that was by other versions, with other numbers."""
-    settings = {key: value for key, value in config.items() if key != "versions"}
-    resolved = resolve(settings, facts)
+    resolved = resolve(settings_of(config), facts)
     before = config.get("versions", resolved.versions)
     if before != resolved.versions:
         raise ConfigError(

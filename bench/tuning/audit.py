@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import algorithms
 from bench import references
 from bench.config.resolve import resolve, with_options
-from bench.config.schema import RunConfig, run_id
+from bench.config.schema import RunConfig, run_id, settings_of
 from bench.errors import ConfigError, in_short
 from bench.execution import agreement
 from bench.experiments import grid_files
@@ -442,10 +442,7 @@ def stops_of_searches(store: Store) -> dict[str, str]:
 def _proposed_runs(search: StoredSearch) -> Iterator[dict[str, RunConfig]]:
     """The runs of each configuration that a stored search has proposed; none of settings that are none any more."""
     with suppress(ConfigError):
-        configs = [
-            resolve({key: value for key, value in config.items() if key != "versions"}, facts=None)
-            for config in search["configs"].values()
-        ]
+        configs = [resolve(settings_of(config), facts=None) for config in search["configs"].values()]
         for params in search["proposed"]:
             yield {run_id(config): config for config in (with_options(one, params) for one in configs)}
 

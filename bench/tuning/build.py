@@ -8,7 +8,7 @@ import search_spaces
 from algorithms.shared.base import Algorithm
 from bench.config.methods import options_of
 from bench.config.resolve import LOCAL_LENGTHS, base_of, resolve, with_options
-from bench.config.schema import SETTINGS, RunConfig
+from bench.config.schema import RunConfig, settings_of
 from bench.errors import ConfigError, unknown
 from bench.experiments import accuracies
 from bench.experiments.cells import Cell
@@ -75,7 +75,7 @@ def on_validation(config: RunConfig, share: float, seed: int | None = None) -> R
     Args:
         seed: replaces that of the config.
     """
-    settings = {key: value for key, value in config.canonical().items() if key in SETTINGS}
+    settings = settings_of(config)
     if not _has_own_tests(config):
         settings["test_examples"] = None
     own_seed = {} if seed is None else {"seed": seed}

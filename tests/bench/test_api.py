@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench import api
-from bench.config.schema import RunConfig, run_id
+from bench.config.schema import RunConfig, run_id, settings_of
 from bench.errors import ConfigError, StoreError
 from bench.results.ids import hash_of
 from bench.results.metrics import ACCURACIES
@@ -360,7 +360,7 @@ def test_a_complete_config_is_played_as_it_is(results):
     config = api.run(stored).config
     assert run_id(config) == run
     assert api.run(RunConfig(**stored)).record["id"] == run
-    assert api.run({key: value for key, value in stored.items() if key != "versions"}).record["id"] == run
+    assert api.run(settings_of(stored)).record["id"] == run
     with pytest.raises(ConfigError, match="is of the versions .*'model': 99.* leave versions out"):
         api.run(stored | {"versions": stored["versions"] | {"model": 99}})
 

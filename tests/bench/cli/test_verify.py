@@ -15,6 +15,7 @@ import pytest
 
 from algorithms.fedprox import FedProx
 from algorithms.shared import tree
+from bench.config.schema import settings_of
 from bench.errors import StoreError
 from bench.execution.verification import draw, times_of_first
 from bench.results import verified
@@ -365,7 +366,7 @@ def test_a_run_that_a_search_stopped_and_one_that_starts_from_another_are_traine
     with store.locked():
         params = try_next(Study(search, store), store)
     config = next(iter(search.runs(params).values()))
-    stopped = trained(**{key: value for key, value in config.canonical().items() if key != "versions"})
+    stopped = trained(**settings_of(config))
     rewrite(store, stopped, lambda rows: rows[:3], status="stopped")
     after, summary = from_base(algorithm="ccvr", base="fedavg")
     keep(store, after, base_summary=summary, base_seconds=1e6)

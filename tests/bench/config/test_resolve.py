@@ -10,7 +10,7 @@ import algorithms
 import datasets
 from bench.config.methods import defaults_of
 from bench.config.resolve import base_of, resolve, with_options
-from bench.config.schema import RunConfig, run_id
+from bench.config.schema import RunConfig, run_id, settings_of
 from bench.errors import ConfigError
 from bench.results import omitted_defaults
 from bench.tuning.search import value_in
@@ -118,7 +118,7 @@ def test_options_that_came_later_are_left_out_at_their_defaults_only(name):
         config = resolve(setting | method)
         stored = config.canonical()
         assert not set(came_later) & {*stored["algorithm"], *stored["algorithm"].get("base", {})}
-        assert resolve({key: value for key, value in stored.items() if key != "versions"}) == config
+        assert resolve(settings_of(stored)) == config
         for option, usual in came_later.items():
             assert value_in(stored, option) == usual
             kind, needed = get_type_hints(algorithms.load(name))[option], {}
@@ -149,7 +149,7 @@ def test_run_id_covers_the_versions(part):
 
 def test_a_resolved_config_resolves_to_itself():
     config = resolve(FEDPROX)
-    again = {key: value for key, value in config.canonical().items() if key != "versions"}
+    again = settings_of(config)
     assert resolve(again) == config == RunConfig(**config.canonical())
 
 
@@ -373,7 +373,7 @@ def test_a_wrapper_takes_its_base_as_a_nested_method(wrap):
     config = resolve(wrap | {"algorithm": spec})
     inner = {"name": "fedprox", "mu": 1.0}
     assert config.algorithm == {"name": "wrap", "base": {"name": "wrap", "base": inner, "share": 0.5}, "share": 1.0}
-    again = {key: value for key, value in config.canonical().items() if key != "versions"}
+    again = settings_of(config)
     assert resolve(again) == config
     assert {key: value for key, value in config.versions.items() if key.startswith("algorithm")} == {
         "algorithm": 3,
