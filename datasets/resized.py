@@ -3,6 +3,7 @@
 import functools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import datasets
 from datasets import Dataset, transforms
@@ -24,6 +25,15 @@ def load(name: str, transform: str, data_dir: Path | None, image_size: ImageSize
         return dataset
     height, width = sides_of(image_size)
     return replace(dataset, kind=f"{dataset.kind}, resized to {height}x{width} pixels")
+
+
+def of_config(config: Any, data_dir: Path | None) -> Dataset:
+    """The dataset of a run as `load` gives it, which says what it raises.
+
+    Args:
+        config: a `bench.config.schema.RunConfig`, or a stored one as an object.
+    """
+    return load(config.dataset, config.transform, data_dir, config.image_size)
 
 
 def shape_in_run(

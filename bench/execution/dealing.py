@@ -25,7 +25,7 @@ def check_partitions_of_labs(configs: Iterable[Any], data_dir: Path | None) -> N
             dealt.setdefault(key, (entry, config))
     mistakes: dict[str, None] = {}
     for entry, config in dealt.values():
-        images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+        images = resized.of_config(config, data_dir)
         try:
             first, again = divide(config, images).clients, divide(config, images).clients
         except ValueError as error:

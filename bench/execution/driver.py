@@ -84,7 +84,7 @@ def run_configs(
 
 def inputs_of(config: RunConfig, data_dir: Path | None) -> Inputs:
     """What this process has of a run, whose images have been found."""
-    images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+    images = resized.of_config(config, data_dir)
     return Inputs(code_version(config), images.digest, own_data.of_config(config))
 
 

@@ -248,7 +248,7 @@ def measure(
     make_deterministic(tf32)
     if data_of_user:
         own_data.remember(data_of_user, config.dataset)
-    dataset = images.load(config.dataset, config.transform, data_dir, config.image_size)
+    dataset = images.of_config(config, data_dir)
     run = Run(
         shortened(config),
         dataset,

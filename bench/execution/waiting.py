@@ -123,10 +123,7 @@ def _check(jobs: list[Job], store: Store, device: str, data_dir: Path | None, sa
         why = f"nothing is called {error} here; name the folder of the lab by --plugins"
     if why:
         raise ConfigError([f"This machine cannot train the runs of {store.folder}: {why.rstrip('.')}."])
-    notes = {
-        config.dataset: resized.load(config.dataset, config.transform, data_dir, config.image_size).note
-        for config, _ in looked_at
-    }
+    notes = {config.dataset: resized.of_config(config, data_dir).note for config, _ in looked_at}
     for dataset, note in notes.items():
         if note:
             said.on_message(f"The images of {dataset}: {note}.")

@@ -189,7 +189,7 @@ class Worker:
         if self._device == "cuda" and not torch.cuda.is_available():
             raise UnfitMachine(NO_GPU)
         own_data.remember(job.inputs.own_data, config.dataset)
-        dataset = resized.load(config.dataset, config.transform, self._data_dir, config.image_size)
+        dataset = resized.of_config(config, self._data_dir)
         _require_same(job.inputs, Inputs(code_version(config), dataset.digest), config.dataset)
         run = Run(
             config,
@@ -267,7 +267,7 @@ def inspect_machine(runs: Iterable[tuple[RunConfig, Inputs]], data_dir: Path | N
     try:
         for config, inputs in runs:
             own_data.remember(inputs.own_data, config.dataset)
-            dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+            dataset = resized.of_config(config, data_dir)
             _require_same(inputs, Inputs(code_version(config), dataset.digest), config.dataset)
     except (UnfitMachine, DataError) as error:
         return str(error)

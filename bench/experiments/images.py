@@ -6,12 +6,18 @@ from pathlib import Path
 
 import datasets
 from bench.config.resolve import weights_files
+from bench.config.schema import RunConfig
 from bench.experiments.cells import Cell
 from bench.experiments.spec import ExperimentSpec
 from datasets import Dataset, DatasetInfo, resized
 from datasets.image_size import ImageSize
 
 View = tuple[str, str, ImageSize | None]  # dataset, transform, image size
+
+
+def view_of(config: RunConfig) -> View:
+    """The images that a run reads."""
+    return config.dataset, config.transform, config.image_size
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ def locate(spec: ExperimentSpec, cells: Iterable[Cell], data_dir: Path | None) -
     """
     cells = list(cells)
     weights, absent_weights = _weights(cells, data_dir)
-    views = dict.fromkeys((cell.config.dataset, cell.config.transform, cell.config.image_size) for cell in cells)
+    views = dict.fromkeys(view_of(cell.config) for cell in cells)
     found, absent = _load(views, data_dir)
     used = {name: spec.substitutes[name] for name in absent if name in spec.substitutes}
     replacing = [(used[name], transform, size) for name, transform, size in views if name in used]

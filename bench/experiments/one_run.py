@@ -36,7 +36,7 @@ def prepare(
         raise ConfigError([*mistakes, *error.mistakes]) from error
     if mistakes:
         raise ConfigError([*mistakes])
-    images = resized.load(first.dataset, first.transform, data_dir, first.image_size)
+    images = resized.of_config(first, data_dir)
     facts = Images({first.dataset: images}, absent={}, substitutes={}, absent_weights={}).facts
     return _resolve(config, facts), images
 

@@ -20,7 +20,7 @@ from bench.experiments.cells import Cell
 from bench.experiments.cost import examples_to_train
 from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_schema import GridSpec
-from bench.experiments.images import Images, View
+from bench.experiments.images import Images, View, view_of
 from bench.experiments.selection import Selection
 from bench.experiments.settings_schema import as_list
 from bench.experiments.spec import ExperimentSpec
@@ -163,8 +163,7 @@ def used_other_files(
     found: dict[tuple[str, str, str], list[str]] = {}
     for run, config in runs.items():
         record: Mapping[str, Any] = store.record(run) or {}
-        view = config.dataset, config.transform, config.image_size
-        then = {view: record.get("data", {}).get("digest"), **record.get("weights", {})}
+        then = {view_of(config): record.get("data", {}).get("digest"), **record.get("weights", {})}
         for file, digest in then.items():
             here = digests.get(file, digest)
             if digest and digest != here:

@@ -38,7 +38,7 @@ def find(cells: Iterable[Cell], data_dir: Path | None, store: Store) -> dict[str
     found: dict[str, RunConfig] = {}
     for config in wanted.values():
         if alike := stored.get(_without_dataset(config.canonical())):
-            images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+            images = resized.of_config(config, data_dir)
             found |= {run: config for digest, run in alike[::-1] if digest == images.digest}
     return found
 

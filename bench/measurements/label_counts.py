@@ -51,7 +51,7 @@ def _count(cell, store: Store, data_dir: Path | None) -> None:
     from datasets import resized
 
     config = cell.config
-    dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+    dataset = resized.of_config(config, data_dir)
     trained_on = store.record(cell.id)["data"]["digest"]
     if dataset.digest != trained_on:
         raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")

@@ -39,8 +39,7 @@ class FinishedRun:
         self.config, self._data_dir = cell.config, data_dir
         self.record: Mapping[str, Any] = store.record(cell.id) or {}
         self._id, self._store = cell.id, store
-        config = self.config
-        self.dataset = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+        self.dataset = resized.of_config(cell.config, data_dir)
         trained_on = self.record["data"]["digest"]
         if self.dataset.digest != trained_on:
             raise ValueError(

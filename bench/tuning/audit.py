@@ -324,7 +324,7 @@ def _on_images(
         if references.is_dataset(config.dataset) and references.read(config.dataset) is None:
             return f"{config.dataset} is a path, which may lead to any file of this machine"
         try:
-            images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
+            images = resized.of_config(config, data_dir)
         except DataError as error:
             return in_short(error)
         record = store.record(stored["run"] or "")

@@ -17,7 +17,7 @@ from bench.errors import ConfigError
 from bench.execution import driver
 from bench.execution.workspace import Workspace, shared_bases
 from bench.experiments.cells import Cell
-from bench.experiments.images import View
+from bench.experiments.images import View, view_of
 from bench.experiments.planning import has_last_state, used_other_files
 from bench.experiments.spec import SETS, ExperimentSpec, TuningOptions
 from bench.files import path_in_words
@@ -204,8 +204,8 @@ def _check_data(searches: Iterable[Search], data_dir: Path | None) -> dict[View 
         key = tuple(getattr(config, name) for name in (*DATA_SETTINGS, "seed"))
         if key not in checked:
             checked.add(key)
-            images = resized.load(config.dataset, config.transform, data_dir, config.image_size)
-            digests[config.dataset, config.transform, config.image_size] = images.digest
+            images = resized.of_config(config, data_dir)
+            digests[view_of(config)] = images.digest
             divide(config, images)
     return digests
 

@@ -383,7 +383,7 @@ def test_one_engine_trains_the_models_of_all_clusters():
 
 def resized_to(dataset, config):
     """The images of a dataset in the size of a config."""
-    return resized.load(config.dataset, config.transform, None, config.image_size)
+    return resized.of_config(config, None)
 
 
 # Label inference
