@@ -24,7 +24,7 @@ from bench.experiments.stored_grid import is_same
 from bench.files import write_file
 from bench.results import authors, verified
 from bench.results.equality import differences
-from bench.results.records import RunRecord, StoredCell, StoredGrid
+from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
 from reports.formats.markdown import escape
@@ -33,7 +33,6 @@ from reports.tables.names import Names
 
 PAGE = "board.md"  # in the folder of a pool
 TOGETHER = "reports"  # likewise, the tables of grids that several directories hold
-_ENDED = ("done", "diverged")  # status of runs with a result
 _FORMATS = ("md", "tex", "csv")  # of reports; a page, which is large, is written again where there is one
 _HEADER = ("method", "results of", "runs", "who", "when", "code", "verified")
 _HEAD = """\
@@ -129,7 +128,7 @@ def _of_runs(stores: Sequence[Store]) -> tuple[dict[str, list[str]], set[str]]:
     held: dict[str, list[tuple[Store, RunRecord]]] = {}
     for store in stores:
         for run, record in store.records().items():
-            if record["status"] in _ENDED:
+            if record["status"] in FINISHED:
                 held.setdefault(run, []).append((store, record))
     differing: dict[str, list[str]] = {}
     for run, ((first, record), *others) in held.items():
@@ -213,13 +212,13 @@ def _lines(
     of_labs: set[str] = set()
     for cell in current_cells(grid, records):
         record = records.get(cell["run"] or "")
-        if record and record["status"] in (*_ENDED, "failed"):
+        if record and record["status"] in (*FINISHED, "failed"):
             runs.setdefault(method := _method(cell, names, axes), {})[record["id"]] = record
             entry = algorithms.REGISTRY.get(cell["config"]["algorithm"]["name"])
             of_labs |= {method} if entry is None or entry.lab else set()
     found = []
     for method, own in runs.items():
-        ended = [run for run, record in own.items() if record["status"] in _ENDED]
+        ended = [run for run, record in own.items() if record["status"] in FINISHED]
         failed = f", {len(own) - len(ended)} failed" * (len(ended) < len(own))
         who = dict.fromkeys(named.of(run) or "not said" for run in own)
         ends = [record.get("finished") or record.get("started") for record in own.values()]

@@ -245,8 +245,10 @@ def chosen(cells: Iterable[Cell]) -> int:
 
 def finished(cells: Iterable[Cell], store: Store) -> dict[str, tuple[RunRecord, RunConfig]]:
     """Run id -> record and config of the runs that have finished, stale ones included."""
+    from bench.results.records import FINISHED
+
     records = ((cell, store.record(cell.id)) for cell in cells)
-    ended = ((cell, record) for cell, record in records if record and record["status"] in ("done", "diverged"))
+    ended = ((cell, record) for cell, record in records if record and record["status"] in FINISHED)
     return {cell.id: (record, cell.config) for cell, record in ended}
 
 

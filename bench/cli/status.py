@@ -287,10 +287,11 @@ def _stale(
 ) -> dict[str, list[str]]:
     """Each set of changes of the code -> finished runs, of those that are shown, that have not been repeated since."""
     from bench.config.stale import stale_runs
+    from bench.results.records import FINISHED
 
     configs: dict[str, Any] = {cell["run"]: cell["config"] for held in cells.values() for cell in held if cell["run"]}
     configs |= {run: store.config(run) for run, state in others.items() if state.code}
-    ended = {run: states[run] for run in configs if run in states and states[run].status in ("done", "diverged")}
+    ended = {run: states[run] for run in configs if run in states and states[run].status in FINISHED}
     return stale_runs({run: (state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
 
 

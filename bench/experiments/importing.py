@@ -21,11 +21,10 @@ from bench.results import authors
 from bench.results.equality import differences
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
-from bench.results.records import RunRecord, StoredCell, StoredGrid
+from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store, require_files
 from datasets.partition_files import FOLDER, keep, kept, parse
 
-_FINISHED = ("done", "diverged")
 _BATCH = 500  # runs that are copied between two waits for the disk; an interruption repeats no more
 
 
@@ -78,7 +77,7 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
     named = authors.read(there)
     there.validate_all()
     here.validate_all()
-    own = {run_id: record for run_id, record in here.records().items() if record["status"] in _FINISHED}
+    own = {run_id: record for run_id, record in here.records().items() if record["status"] in FINISHED}
     merged = Merged(unfinished=there.unfinished())
     _merge_runs(there, here, own, merged, dry_run)
     for name in there.grids():
@@ -110,7 +109,7 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
         if record["status"] == "failed":
             if not here.run_folder(run_id).exists() and _can_be_copied(there, run_id):
                 merged.failed.append(run_id)
-        elif record["status"] not in _FINISHED:
+        elif record["status"] not in FINISHED:
             merged.unfinished.append(run_id)
         elif run_id in own:
             merged.both.append(run_id)

@@ -27,6 +27,7 @@ from bench.experiments.spec import ExperimentSpec
 from bench.experiments.stored_grid import cells_left_out, merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import rounds_of
 from bench.results.artifacts import DamagedState, Folder
+from bench.results.records import FINISHED
 from bench.results.store import Store
 from bench.simulation.retention import FINAL, Final, StateRetention
 
@@ -181,7 +182,7 @@ def store_grid(spec: ExperimentSpec, plan: Plan, store: Store) -> int | None:
     earlier grid of that name is another one, returns how many of its table cells are no longer stored; their runs stay."""
 
     def ended(run_id: str) -> bool:
-        return store.status(run_id) in ("done", "diverged")
+        return store.status(run_id) in FINISHED
 
     described = grid_cells.to_json(spec.grid, spec.budget, spec.overrides, plan.selected)
     described |= {"budget": spec.budget_label, "chosen_on": "validation" if spec.tuning else "test"}

@@ -128,6 +128,7 @@ def are_metrics(value: Any) -> bool:
 
 
 Status = Literal["done", "diverged", "failed", "stopped"]
+FINISHED: tuple[Status, ...] = ("done", "diverged")  # status of runs that have reached their end
 RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
 Figure = Annotated[dict[str, Any], is_figure]
@@ -337,7 +338,7 @@ def current_cells(cells: Iterable[StoredCell], statuses: Mapping[str, str]) -> l
     for cell in cells:
         unversioned = {"run": None, "tuned": None, "config": {**cell["config"], "versions": None}}
         key = json.dumps({**cell, **unversioned}, sort_keys=True)
-        ended = statuses.get(cell["run"] or "") in ("done", "diverged")
+        ended = statuses.get(cell["run"] or "") in FINISHED
         if ended or not current.get(key, (False,))[0]:
             current[key] = (ended, cell)
     return [cell for _, cell in current.values()]

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, TypeGuard
 
 from bench.config.stale import Changes, changes
 from bench.experiments.spec import VALIDATION
+from bench.results.records import FINISHED
 from bench.results.store import Store
 from bench.tuning.search import Search
 
-_STATUS = ("done", "diverged", "stopped")
+_STATUS = (*FINISHED, "stopped")
 
 
 class Outcome(NamedTuple):

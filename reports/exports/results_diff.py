@@ -8,8 +8,8 @@ from tabulate import tabulate
 
 from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
-from bench.results.records import StoredGrid
-from bench.results.store import UNFINISHED, Store
+from bench.results.records import FINISHED, StoredGrid
+from bench.results.store import Store
 from reports.tables.aggregate import (
     BETWEEN_CHOICES,
     BETWEEN_RUNS,
@@ -90,8 +90,8 @@ def render(comparison: Comparison) -> str:
 
 
 def _records(grid: StoredGrid, store: Store) -> dict[str, ReportedRecord]:
-    """Run id -> record of the runs of a grid that are done or have diverged."""
-    return {id_: {**record} for id_, record in store.records_of(grid).items() if record["status"] not in UNFINISHED}
+    """Run id -> record of the runs of a grid that have reached their end."""
+    return {id_: {**record} for id_, record in store.records_of(grid).items() if record["status"] in FINISHED}
 
 
 def _differing_runs(shared: list[str], stores: Sequence[Store], records: Sequence[Records]) -> dict[str, str]:

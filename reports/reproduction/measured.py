@@ -10,10 +10,10 @@ from typing import Any
 from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.ids import unversioned
-from bench.results.records import StoredCell, StoredGrid
+from bench.results.records import FINISHED, StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
-from reports.reproduction.planned import ENDED, Plans
+from reports.reproduction.planned import Plans
 from reports.tables.aggregate import cell_keys, current_cells
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
 from reports.tables.records import Records
@@ -109,7 +109,7 @@ def _of_grid(report: api.GridReport, plans: Plans) -> Iterator[Measured]:
 
 def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
-    reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in ENDED}
+    reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in FINISHED}
     runs = [run for run in cell.run_ids.split() if run in ended]
     axes = _axes_of(runs[0], grid)
     alike = [one for one in current_cells(grid, records) if one["run"] in ended and _has(one, axes)]

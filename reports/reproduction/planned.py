@@ -20,7 +20,6 @@ from reports.tables import agreement, report
 from reports.tables.aggregate import contest_keys
 
 PAPER = "paper"
-ENDED = ("done", "diverged")  # status of runs that have reached their end
 
 
 @dataclass(frozen=True)
