@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,16 @@ def warn(line: str) -> None:
 def counted(count: int, one: str, several: str = "") -> str:
     """How many there are of something: "1 run", "2 runs"; what does not end in s in the plural has a form of its own."""
     return f"{count:,} {one if count == 1 else several or f'{one}s'}"
+
+
+def say_stale(found: Mapping[str, list[str]]) -> None:
+    """A line for each set of changes of `bench.config.stale.stale_runs`."""
+    for changed, runs in found.items():
+        are, them = ("is", "it") if len(runs) == 1 else ("are", "them")
+        say(
+            f"{counted(len(runs), 'finished run')} {are} stale, because the code has changed since ({changed}); a command that "
+            f"needs {them} repeats {them}."
+        )
 
 
 def use_plugins(named: Sequence[Path]) -> None:

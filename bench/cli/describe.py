@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import console, counted, explained, name_damaged, say, say_json
+from bench.cli.console import console, counted, explained, name_damaged, say, say_json, say_stale
 from bench.cli.options import RESULTS
 from bench.cli.pipeline import check_models, warn_of_rounds, warn_of_seeds
 from bench.cli.searches import by_ruleset
@@ -55,7 +55,6 @@ def describe(
     with explained():
         import datasets
         from bench.cli.listing import cost_table, costs, disk_table, disk_use, finished, heads_in_words
-        from bench.cli.status import say_stale
         from bench.config.stale import stale_runs
         from bench.execution.resources import Machines, Resources
         from bench.experiments.images import locate

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import counted, explained, meant_grids, name_damaged, no_results, say, warn
+from bench.cli.console import counted, explained, meant_grids, name_damaged, no_results, say, say_stale, warn
 from bench.cli.options import RESULTS
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
@@ -164,8 +164,10 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 
 
 def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, budget: str | None) -> None:
+    from bench.config.stale import stale_runs
     from bench.experiments import bundling
     from bench.results.json_schema import is_line
+    from reports.tables.records import distinct_runs
 
     if path.suffix != ".zip":
         raise ValueError(f"A bundle is a zip file: give {path} a name that ends in .zip.")
@@ -176,7 +178,10 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
     labels = meant_grids(store, *given.stored_name(grid, budget))
     if not labels:
         raise ValueError(no_results(store, *given.stored_name(grid, budget)))
-    _say_stale(store, labels)
+    ended = {}
+    for stored in filter(None, map(store.grid, labels)):
+        ended |= distinct_runs(stored, store.records_of(stored))
+    say_stale(stale_runs(ended, store))  # as others will find them
     make_folder(path.parent)
     written = bundling.write(store, labels, path, author)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
@@ -188,16 +193,6 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
             f"{counted(written.uncommitted, 'run')} of code that had changes which were not committed: commit them before you "
             "train what you share, so that others can have it."
         )
-
-
-def _say_stale(store: "Store", labels: list[str]) -> None:
-    """Which finished runs of grids others will find to be of earlier code."""
-    from bench.cli.status import say_stale
-    from bench.config.stale import stale_runs
-
-    grids = filter(None, map(store.grid, labels))
-    ended = {run: record for grid in grids for run, record in store.records_of(grid).items()}
-    say_stale(stale_runs({run: (ended[run], config) for run in ended if (config := store.config(run))}, store))
 
 
 def _write_table(path: Path, label: str, store) -> None:

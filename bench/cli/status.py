@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from bench.cli import options as given
-from bench.cli.console import console, counted, explained, name_damaged, no_results, say, say_json
+from bench.cli.console import console, counted, explained, name_damaged, no_results, say, say_json, say_stale
 from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
@@ -293,16 +293,6 @@ def _stale(
     configs |= {run: store.config(run) for run, state in others.items() if state.code}
     ended = {run: states[run] for run in configs if run in states and states[run].status in FINISHED}
     return stale_runs({run: (state.code, configs[run]) for run, state in ended.items() if configs[run]}, store)
-
-
-def say_stale(found: Mapping[str, list[str]]) -> None:
-    """A line for each set of changes."""
-    for changed, runs in found.items():
-        one = len(runs) == 1
-        say(
-            f"{len(runs)} finished run{'s are' if not one else ' is'} stale, because the code has changed since ({changed}); "
-            f"a command that needs {'it' if one else 'them'} repeats {'it' if one else 'them'}."
-        )
 
 
 def _name_of(cell: StoredCell, grid: StoredGrid) -> str:

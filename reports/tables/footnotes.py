@@ -375,7 +375,7 @@ def _traffic(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
 def _machines(grid: StoredGrid, records: Records, cells: pd.DataFrame) -> Iterable[str]:
     """On which machines times were measured, if there were several."""
     timed = [METRICS[name].title for name in ("minutes", "core_minutes") if name in cells["metric"].values]
-    done = [one for _, one in distinct_runs(grid, records).values() if one["status"] == "done"]
+    done = [one for one, _ in distinct_runs(grid, records).values() if one["status"] == "done"]
     counts = Counter((record.get("host", "a machine without a name"), record.get("device", "cpu")) for record in done)
     if timed and len(counts) > 1:
         shares = ", ".join(
@@ -432,13 +432,13 @@ def _casualties(grid: StoredGrid, records: Records) -> Iterable[str]:
     """One sentence per reason why runs diverged or failed, with the first such run; one of runs that callbacks ended."""
     by_reason: dict[tuple[str, str], list[str]] = defaultdict(list)
     runs = distinct_runs(grid, records)
-    for run_id, (_, record) in runs.items():
+    for run_id, (record, _) in runs.items():
         if record["status"] in ("diverged", "failed"):
             reason = " ".join((record.get("reason") or "no reason given").split()).rstrip(".")
             by_reason[record["status"], reason].append(run_id)
     for (status, reason), run_ids in by_reason.items():
         yield f"{_runs(len(run_ids))} {status} (first {run_ids[0]}): {reason}."
-    early = [record for _, record in runs.values() if record["status"] == "done" and record.get("reason")]
+    early = [record for record, _ in runs.values() if record["status"] == "done" and record.get("reason")]
     if early:
         first, reason = early[0], " ".join(early[0]["reason"].split()).rstrip(".")
         yield f"{_runs(len(early))} ended early (first {first['id']}, after round {first['rounds']}): {reason}."
@@ -447,7 +447,7 @@ def _casualties(grid: StoredGrid, records: Records) -> Iterable[str]:
 def _earlier(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     """One sentence per method with runs of a version that its file has left behind: other numbers would come out now."""
     counts = Counter[tuple[str, int]]()
-    for config, record in distinct_runs(grid, records).values():
+    for record, config in distinct_runs(grid, records).values():
         if record["status"] == "done":
             counts.update(left_behind(config))
     for (name, version), runs in counts.items():
@@ -474,7 +474,7 @@ def _stale(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
 def _mixtures(grid: StoredGrid, records: Records) -> Iterable[str]:
     """One sentence per part, library, device or engine with several versions in the table."""
     counts: dict[str, Counter[Any]] = defaultdict(Counter)
-    for config, record in distinct_runs(grid, records).values():
+    for record, config in distinct_runs(grid, records).values():
         if record["status"] != "done":
             continue
         for part, version in config["versions"].items():
@@ -493,7 +493,7 @@ def _mixtures(grid: StoredGrid, records: Records) -> Iterable[str]:
 def _coalitions(grid: StoredGrid, records: Records) -> Iterable[str]:
     """Runs of FedCollab that should have found the same coalitions, but have not."""
     found: dict[str, set[str]] = defaultdict(set)
-    for config, record in distinct_runs(grid, records).values():
+    for record, config in distinct_runs(grid, records).values():
         method, coalitions = config["algorithm"], record.get("diagnostics", {}).get("coalitions")
         if method["name"] == "fedcollab" and coalitions is not None:
             options = {key: value for key, value in method.items() if key != "base"}

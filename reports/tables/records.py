@@ -43,6 +43,6 @@ def ended_runs(grid: StoredGrid, records: Mapping[str, Record]) -> Iterator[tupl
             yield run, cell, records[run]
 
 
-def distinct_runs(grid: StoredGrid, records: Mapping[str, Record]) -> dict[str, tuple[Config, Record]]:
-    """Run id -> config and record of the runs of a grid that have ended, each once."""
-    return {run: (cell["config"], record) for run, cell, record in ended_runs(grid, records)}
+def distinct_runs(grid: StoredGrid, records: Mapping[str, Record]) -> dict[str, tuple[Record, Config]]:
+    """Run id -> record and config of the runs of a grid that have ended, each once."""
+    return {run: (record, cell["config"]) for run, cell, record in ended_runs(grid, records)}

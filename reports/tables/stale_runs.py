@@ -16,9 +16,8 @@ def with_changes(grid: StoredGrid, records: Mapping[str, RunRecord], store: Stor
         records: run id -> record of the runs that have ended.
         store: knows the code that they had.
     """
-    ended = {run: (record, config) for run, (config, record) in distinct_runs(grid, records).items()}
     reported: dict[str, ReportedRecord] = {run: {**record} for run, record in records.items()}
-    for changed, stale in stale_runs(ended, store).items():
+    for changed, stale in stale_runs(distinct_runs(grid, records), store).items():
         for run in stale:
             reported[run]["changed"] = changed
     return reported
