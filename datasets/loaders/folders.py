@@ -7,7 +7,7 @@ import numpy as np
 
 from datasets.base import DataError, Decoded, Source
 from datasets.image_size import ImageSize
-from datasets.loaders.images import list_images, natural_order, read_images
+from datasets.loaders.images import list_folder, list_images, read_images
 
 
 def find(dataset: str, folder: Path, channels: int) -> Source | None:
@@ -57,10 +57,10 @@ def source(
 
 def list_classes(folder: Path) -> list[str]:
     """Names of the sub-folders, in natural order."""
-    names = [entry.name for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != "."]
+    names = [os.path.basename(path) for path in list_folder(str(folder))[1]]
     if not names:
         raise DataError(f"{folder} has no folder per class; image folders are {{train,test}}/<class>/<image>.")
-    return sorted(names, key=natural_order)
+    return names
 
 
 def list_images_of(folder: Path, classes: list[str]) -> dict[str, list[str]]:
@@ -69,18 +69,16 @@ def list_images_of(folder: Path, classes: list[str]) -> dict[str, list[str]]:
     Raises:
         DataError: a class has no images, or images lie beside the folders of classes, or below them.
     """
-    listing = {name: list_images(str(folder / name)) for name in classes}
-    below = [entry.path for name in classes for entry in os.scandir(folder / name) if entry.is_dir()]
-    for other in [str(folder), *(path for path in below if not Path(path).name.startswith("."))]:
+    found = {name: list_folder(str(folder / name)) for name in classes}
+    for other in [str(folder), *(path for _, below in found.values() for path in below)]:
         if paths := list_images(other):
             raise DataError(
                 f"{paths[0]} would not be read, as images lie directly in the folder of their class; move it there, or out of "
                 f"{folder}."
             )
-    for name, paths in listing.items():
-        if not paths:
-            raise DataError(f"{folder / name} has no images; add some, or remove the class from train and test.")
-    return listing
+    if empty := [name for name, (images, _) in found.items() if not images]:
+        raise DataError(f"{folder / empty[0]} has no images; add some, or remove the class from train and test.")
+    return {name: images for name, (images, _) in found.items()}
 
 
 def _flat(listing: dict[str, list[str]]) -> list[str]:

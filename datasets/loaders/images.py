@@ -14,8 +14,16 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".t
 
 def list_images(folder: str) -> list[str]:
     """Paths of the images directly inside a folder, in natural order: 2.jpg before 10.jpg."""
-    names = [entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(SUFFIXES)]
-    return [os.path.join(folder, name) for name in sorted(names, key=natural_order) if name[0] != "."]
+    images, _ = list_folder(folder)
+    return images
+
+
+def list_folder(folder: str) -> tuple[list[str], list[str]]:
+    """Paths of the images directly inside a folder, and of the folders in it, both in natural order; without hidden ones."""
+    found = sorted(os.scandir(folder), key=lambda entry: natural_order(entry.name))
+    shown = [entry for entry in found if entry.name[0] != "."]
+    images = [entry.path for entry in shown if entry.name.lower().endswith(SUFFIXES)]
+    return images, [entry.path for entry in shown if entry.is_dir()]
 
 
 def natural_order(name: str) -> list:
