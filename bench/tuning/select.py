@@ -3,7 +3,7 @@
 import contextlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,43 +99,25 @@ def choose(
     listed = list_runs(store)
     # Places may share a study.
     studies = {search.name: Study(search, store, listed, options.keep_stale) for search in searches.values()}
-    changed = {run: since for study in studies.values() for run, since in study.stale_runs().items()}
-    _say_stale(changed, "of searches", store, on_message)
-    finished = {run: study.search.template for study in studies.values() for run in study.ended_runs}
-    for sentence in used_other_files(finished, digests, store, " of searches"):
-        advice = "to search on this one alone, name another --results-dir."
-        on_message(f"{sentence}: their accuracies are compared with those of this one; {advice}")
-    found, troubles, searched = {}, [], _spaces_searched(store)
+    _say_what_counts(studies.values(), digests, store, on_message)
     failures: dict[str, int] = {}
     if any(study.left for study in studies.values()):
         from bench.execution import ray_session  # Ray takes seconds to import
 
         session.enter_context(ray_session.session(workspace, on_message))
         failures = _run_searches(studies, workspace, console, on_message)
+    found, troubles, spaces = dict[str, dict[str, Any]](), [], _spaces_searched(store)
     for name, study in studies.items():
         failed, outcomes = failures.get(name, 0), study.outcomes()
         saved = save(study, outcomes, not tuning.compares)
         if not tuning.compares:
             beside = len(saved) - 1
             on_message(f"Saved: {path_in_words(saved[0])}, and {beside} file{'s' * (beside != 1)} beside it")
-        best = best_of(outcomes, tuning)
-        if best is None:
+        if best := best_of(outcomes, tuning):
+            limits = _limits(study, outcomes, failed, len(spaces[_configs(study.search.describe())]), on_message)
+            found[name] = describe_choice(study.search, best, outcomes) | limits
+        else:
             troubles.append(_trouble(study.search, failed, len(outcomes)))
-            continue
-        found[name] = describe_choice(study.search, best, outcomes)
-        if failed:
-            found[name]["failed"] = failed
-            on_message(
-                f"{title_of(study.search)}: {_configurations(failed)} failed and cannot be chosen, and tables will say so; the "
-                f"same command tries {'it' if failed == 1 else 'them'} again."
-            )
-        if (copies := len({_digest(store, run) for one in outcomes for run in one.runs} - {None})) > 1:
-            found[name]["copies"] = copies
-        if (spaces := len(searched[_configs(study.search.describe())])) > 1:
-            found[name]["spaces"] = spaces
-            on_message(
-                f"{title_of(study.search)}: this is one of {spaces} spaces searched here, and tables will say so."
-            )
     if tuning.compares and studies:
         on_message(
             f"Saved: {path_in_words(store.folder / 'reports')}/search-..., the configurations of {len(studies)} searches"
@@ -145,6 +127,41 @@ def choose(
     for trouble in troubles:
         on_message(trouble)
     return {key: found[search.name] for key, search in searches.items() if search.name in found}
+
+
+def _say_what_counts(
+    studies: Collection[Study], digests: Mapping[View | str, str], store: Store, on_message: Callable[[str], None]
+) -> None:
+    """Which finished runs of searches are trained again, and which count although they have read other images."""
+    _say_stale(
+        {run: since for study in studies for run, since in study.stale_runs().items()}, "of searches", store, on_message
+    )
+    finished = {run: study.search.template for study in studies for run in study.ended_runs}
+    for sentence in used_other_files(finished, digests, store, " of searches"):
+        advice = "to search on this one alone, name another --results-dir."
+        on_message(f"{sentence}: their accuracies are compared with those of this one; {advice}")
+
+
+def _limits(
+    study: Study, outcomes: Iterable[Outcome], failed: int, spaces: int, on_message: Callable[[str], None]
+) -> dict[str, int]:
+    """What tables say against a choice, as numbers beside those of `describe_choice`.
+
+    Args:
+        failed: configurations that cannot be chosen.
+        spaces: that were searched here for the same runs.
+    """
+    title = title_of(study.search)
+    copies = len({_digest(study.store, run) for one in outcomes for run in one.runs} - {None})
+    if failed:
+        on_message(
+            f"{title}: {_configurations(failed)} failed and cannot be chosen, and tables will say so; the same command tries "
+            f"{'it' if failed == 1 else 'them'} again."
+        )
+    if spaces > 1:
+        on_message(f"{title}: this is one of {spaces} spaces searched here, and tables will say so.")
+    counts = {"failed": (failed, 0), "copies": (copies, 1), "spaces": (spaces, 1)}
+    return {what: count for what, (count, usual) in counts.items() if count > usual}
 
 
 def best_of(outcomes: Sequence[Outcome], tuning: TuningOptions) -> Outcome | None:
