@@ -18,11 +18,12 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import is_same, merge_cells
 from bench.results import authors
+from bench.results.copies import import_runs, require_files
 from bench.results.equality import differences
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
 from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
-from bench.results.store import Store, require_files
+from bench.results.store import Store
 from datasets.partition_files import FOLDER, keep, kept, parse
 
 _BATCH = 500  # runs that are copied between two waits for the disk; an interruption repeats no more
@@ -126,7 +127,7 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
     for first in range(0, len(taken), _BATCH):
-        here.import_runs({run_id: there.run_folder(run_id) for run_id in taken[first : first + _BATCH]})
+        import_runs(here, {run_id: there.run_folder(run_id) for run_id in taken[first : first + _BATCH]})
 
 
 def _can_be_copied(there: Store, run_id: str) -> bool:

@@ -15,6 +15,7 @@ from bench import references
 from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell, ordered
 from bench.experiments.planning import training_of
+from bench.results.copies import copy_as
 from bench.results.records import StoredCell
 from bench.results.store import UNFINISHED, Store
 from datasets import resized
@@ -54,7 +55,7 @@ def import_run(found: Mapping[str, RunConfig], grid: str, store: Store) -> None:
         before = store.config(run)
         if before is not None:
             named[before["dataset"]] = config.dataset
-            store.copy_as(run_id(config), config.canonical(), run)
+            copy_as(store, run_id(config), config.canonical(), run)
     if not (stored := store.grid(grid)):
         return
 

@@ -46,12 +46,12 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from bench.errors import StoreError
-from bench.files import sync_disk, write_file
+from bench.files import write_file
 from bench.results import schema
 from bench.results.driver_mark import Driver, DriverMark
 from bench.results.ids import is_meant, is_name, is_run_id
@@ -64,8 +64,9 @@ T = TypeVar("T")
 RAY_LOG = "ray.log"
 MACHINE = "machine"
 JOBS = "jobs"
+IMPORTING = "importing"
 _PARTS = ("grids", "runs", "reports")
-_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", "importing", "partitions", "code", JOBS)
+_ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", IMPORTING, "partitions", "code", JOBS)
 UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
 
 
@@ -130,7 +131,7 @@ class Store:
                 ) from error
             self._make_id()
             self._finish_repeats()
-            shutil.rmtree(self.folder / "importing", ignore_errors=True)  # what an interrupted import has left
+            shutil.rmtree(self.folder / IMPORTING, ignore_errors=True)  # what an interrupted import has left
             runs = self.folder / "runs"
             for name in os.listdir(runs):
                 if os.path.lexists(f"{runs}/{name}/checkpoint"):
@@ -265,7 +266,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in ("record.json", "rounds.jsonl", MACHINE):
             (folder / left_over).unlink(missing_ok=True)
-        write_file(folder / "config.json", _json(config))
+        write_file(folder / "config.json", json_text(config))
         self._known.pop(folder, None)
         self._mark.add(run_id)
 
@@ -285,63 +286,11 @@ class Store:
         lines = _lines(rows)
         write_file(folder / "rounds.jsonl", lines)
         # Its id is the hash of the config, so that the seal holds all three together.
-        write_file(folder / "record.json", seal(_json(record), lines.encode()))
+        write_file(folder / "record.json", seal(json_text(record), lines.encode()))
         (folder / MACHINE).unlink(missing_ok=True)
         _forget_checkpoint(folder, record)
         if folder != self.run_folder(run_id):
             self._replace_earlier(folder, record)
-
-    def import_runs(self, folders: Mapping[str, Path]) -> None:
-        """Copies finished runs from another directory. What their folders held, runs that failed, have not ended or are
-        damaged, goes to `superseded`.
-
-        All copies are on disk before the first of them becomes a run, so that an interruption leaves each run whole or not
-        there at all. The disk is awaited once for all of them: for each file, most of the time would go there.
-
-        Args:
-            folders: run id -> its folder in the other directory.
-
-        Raises:
-            Damaged: if there is a link or a special file among the files; nothing has changed then.
-            OSError: if a file cannot be copied, or the disk does not take it; no run has changed then.
-        """
-        files = {run_id: require_files(folder) for run_id, folder in folders.items()}
-        copies = {run_id: self._copy(run_id, paths) for run_id, paths in files.items()}
-        if copies:
-            sync_disk(self.folder / "importing")
-        for run_id, copy in copies.items():
-            self._put(run_id, copy)
-
-    def copy_as(self, run_id: str, config: Config, earlier: str) -> None:
-        """Copies a finished run of this directory under the id of a config that says the same in another way. What the folder
-        of that id held goes to `superseded`.
-
-        Raises:
-            Damaged: as `import_runs`.
-        """
-        record: Any = self.record(earlier)
-        copy = self._copy(run_id, require_files(self.run_folder(earlier)))
-        sync_disk(copy)
-        rounds = (copy / "rounds.jsonl").read_bytes()
-        write_file(copy / "config.json", _json(config))
-        write_file(copy / "record.json", seal(_json({**record, "id": run_id}), rounds))
-        self._put(run_id, copy)
-
-    def _copy(self, run_id: str, files: Iterable[Path]) -> Path:
-        """A copy of the files of a run that is no run yet; not synced."""
-        copy = self.folder / "importing" / run_id
-        shutil.rmtree(copy, ignore_errors=True)
-        copy.mkdir(parents=True)
-        for path in files:
-            _copy(path, copy / path.name)
-        return copy
-
-    def _put(self, run_id: str, copy: Path) -> None:
-        """Makes a copy the run of an id."""
-        self.quarantine(self.run_folder(run_id))
-        os.replace(copy, self.run_folder(run_id))
-        with suppress(OSError):  # others are still there
-            copy.parent.rmdir()
 
     def unfinished(self) -> list[str]:
         """Ids of the runs that were started and have no record; not of damaged ones."""
@@ -381,7 +330,7 @@ class Store:
 
     def write_grid(self, name: str, grid: StoredGrid) -> None:
         """Stores an expanded grid."""
-        self._write(self._grid_file(name), seal(_json(grid)))
+        self._write(self._grid_file(name), seal(json_text(grid)))
 
     def search(self, name: str) -> StoredSearch | None:
         """What a search has proposed, or None if there is none of that name, or it is damaged."""
@@ -394,7 +343,7 @@ class Store:
     def write_search(self, name: str, search: StoredSearch) -> None:
         """Stores what a search has proposed."""
         (self.folder / "searches").mkdir(exist_ok=True)
-        self._write(self.folder / "searches" / f"{name}.json", seal(_json(search)))
+        self._write(self.folder / "searches" / f"{name}.json", seal(json_text(search)))
 
     def code(self, digest: str) -> dict[str, dict[str, str]] | None:
         """What the hash of a part of the code stands for, as `bench.imports.Definitions`; None if that is not stored, or is
@@ -405,7 +354,7 @@ class Store:
         """Stores what the hash of a part of the code stands for, unless it is stored."""
         if self.code(digest) is None:
             (self.folder / "code").mkdir(exist_ok=True)
-            self._write(self._code_file(digest), _json(definitions))
+            self._write(self._code_file(digest), json_text(definitions))
 
     def validate_all(self, grids: Iterable[str] | None = None) -> None:
         """Reads everything, so that `damaged` lists all files that cannot be used.
@@ -602,24 +551,6 @@ def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def _copy(source: Path, target: Path) -> None:
-    with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file, open(target, "xb") as copy:
-        shutil.copyfileobj(file, copy)
-
-
-def require_files(folder: Path) -> list[Path]:
-    """The files of a run's folder that another directory can take; no checkpoint, and nothing hidden.
-
-    Raises:
-        Damaged: if one of them is a link, which may lead to any file of this machine, or a special file.
-    """
-    files = [path for path in sorted(folder.iterdir()) if path.name[0] != "." and path.name != "checkpoint"]
-    for path in files:
-        if path.is_symlink() or not path.is_file() or not is_name(path.name):
-            raise Damaged(path, "is a link" if path.is_symlink() else "is not a regular file")
-    return files
-
-
 def _nested(folder: Path) -> str:
     """ " Results directories lie in it: a, b." for those right below a folder; "" if there are none."""
     names = sorted(path.parent.name for path in folder.glob("*/runs"))
@@ -659,7 +590,8 @@ def below(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _json(content: Mapping[str, Any]) -> str:
+def json_text(content: Mapping[str, Any]) -> str:
+    """The content of a file, for people to read."""
     return json.dumps(content, indent=1) + "\n"
 
 

@@ -14,7 +14,7 @@ import pytest
 from bench.config.code_version import code_version, definitions_of
 from bench.errors import StoreError
 from bench.experiments.importing import merge_results
-from bench.results import store as store_module
+from bench.results import copies
 from bench.results.equality import differences
 from bench.results.store import Store
 from reports import api
@@ -44,8 +44,8 @@ def watch_steps(monkeypatch, on_step) -> None:
         return reached
 
     for name, path in (("copy", "_copy"), ("sync", "sync_disk"), ("replace", "os.replace")):
-        step = os.replace if name == "replace" else getattr(store_module, path)
-        monkeypatch.setattr(f"bench.results.store.{path}", watched(name, step))
+        step = os.replace if name == "replace" else getattr(copies, path)
+        monkeypatch.setattr(f"bench.results.copies.{path}", watched(name, step))
 
 
 def scores(cells_: tuple, *values: float | None) -> dict:
@@ -140,7 +140,7 @@ def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         copy(source, target)
 
-    monkeypatch.setattr("bench.results.store._copy", stop)
+    monkeypatch.setattr("bench.results.copies._copy", stop)
     with pytest.raises(KeyboardInterrupt):
         merge_results(there, here)
     assert here.records() == {} and list((here.folder / "runs").iterdir()) == []
