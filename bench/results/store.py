@@ -42,17 +42,17 @@ import json
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from bench.errors import StoreError
 from bench.files import write_file
 from bench.results import schema
+from bench.results.checked_files import CheckedFiles
 from bench.results.driver_mark import Driver, DriverMark
 from bench.results.ids import is_meant, is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
@@ -60,7 +60,6 @@ from bench.results.locks import holder, open_regular
 from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
-T = TypeVar("T")
 RAY_LOG = "ray.log"
 MACHINE = "machine"
 JOBS = "jobs"
@@ -80,9 +79,8 @@ class Store:
 
     def __init__(self, folder: Path | str):
         self.folder = Path(folder).absolute()
-        self.damaged: dict[Path, str] = {}
-        # File, or folder of a run -> how it was when it was read, its content.
-        self._known: dict[Path, tuple[tuple[tuple[int, ...] | None, ...], Any]] = {}
+        self._checked = CheckedFiles()
+        self.damaged = self._checked.damaged
         self._mark = DriverMark(self.folder / ".driver")
 
     @property
@@ -243,7 +241,7 @@ class Store:
 
     def probe(self, run_id: str, name: str) -> StoredProbe | None:
         """A measurement on the states of a run that has ended, or None if there is none, or it is damaged."""
-        return self._content(self.run_folder(run_id) / f"probe-{name}.json", schema.check_probe)
+        return self._checked.content(self.run_folder(run_id) / f"probe-{name}.json", schema.check_probe)
 
     def write_probe(self, run_id: str, name: str, content: StoredProbe) -> None:
         """Stores a measurement."""
@@ -267,7 +265,7 @@ class Store:
         for left_over in ("record.json", "rounds.jsonl", MACHINE):
             (folder / left_over).unlink(missing_ok=True)
         write_file(folder / "config.json", json_text(config))
-        self._known.pop(folder, None)
+        self._checked.forget(folder)
         self._mark.add(run_id)
 
     def place(self, run_id: str, machine: str) -> None:
@@ -308,12 +306,14 @@ class Store:
     def config(self, run_id: str) -> Config | None:
         """The resolved config of a run, or None if there is no such run, or it is damaged."""
         return (
-            self._content(self.run_folder(run_id) / "config.json", schema.check_config) if is_run_id(run_id) else None
+            self._checked.content(self.run_folder(run_id) / "config.json", schema.check_config)
+            if is_run_id(run_id)
+            else None
         )
 
     def grid(self, name: str) -> StoredGrid | None:
         """A stored grid by its `<grid>@<budget>`, or None if there is none, or it is damaged."""
-        return self._content(self._grid_file(name), schema.check_grid) if is_name(name) else None
+        return self._checked.content(self._grid_file(name), schema.check_grid) if is_name(name) else None
 
     def grids(self) -> list[str]:
         """The `<grid>@<budget>` of every stored grid; reads them all."""
@@ -334,7 +334,11 @@ class Store:
 
     def search(self, name: str) -> StoredSearch | None:
         """What a search has proposed, or None if there is none of that name, or it is damaged."""
-        return self._content(self.folder / "searches" / f"{name}.json", schema.check_search) if is_name(name) else None
+        return (
+            self._checked.content(self.folder / "searches" / f"{name}.json", schema.check_search)
+            if is_name(name)
+            else None
+        )
 
     def searches(self) -> list[str]:
         """Names of the searches."""
@@ -348,7 +352,7 @@ class Store:
     def code(self, digest: str) -> dict[str, dict[str, str]] | None:
         """What the hash of a part of the code stands for, as `bench.imports.Definitions`; None if that is not stored, or is
         damaged."""
-        return self._content(self._code_file(digest), schema.check_code) if is_run_id(digest) else None
+        return self._checked.content(self._code_file(digest), schema.check_code) if is_run_id(digest) else None
 
     def write_code(self, digest: str, definitions: Mapping[str, Mapping[str, str]]) -> None:
         """Stores what the hash of a part of the code stands for, unless it is stored."""
@@ -432,7 +436,7 @@ class Store:
             folder = self.run_folder(run_id)
             for name in os.listdir(folder):
                 if name.startswith("probe-") and name.endswith(".json"):
-                    self._content(folder / name, schema.check_probe)
+                    self._checked.content(folder / name, schema.check_probe)
 
     def _has_ended(self, run_id: str) -> bool:
         return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
@@ -454,30 +458,7 @@ class Store:
 
     def _record_in(self, folder: Path) -> RunRecord | None:
         files = [str(folder), *(f"{folder}/{name}" for name in RUN_FILES)]
-        return self._checked(folder, files, read_run)
-
-    def _content(self, path: Path, check: Callable[[Path, bytes], T]) -> T | None:
-        def read(path: Path) -> T | None:
-            written = read_bytes(path)
-            return None if written is None else check(path, written)
-
-        return self._checked(path, [str(path)], read)
-
-    def _checked(self, path: Path, files: list[str], read: Callable[[Path], T | None]) -> T | None:
-        """What `read` makes of a path, None if that is damaged; read again only if one of its files has changed."""
-        state = tuple(map(_state_of, files))
-        if path not in self._known or self._known[path][0] != state:
-            for old in [old for old in self.damaged if str(old) in files]:
-                del self.damaged[old]
-            try:
-                self._known[path] = state, read(path)
-            except Damaged as error:
-                self._known[path] = state, error
-        found: T | Damaged | None = self._known[path][1]
-        if isinstance(found, Damaged):
-            self.damaged[found.path] = found.what
-            return None
-        return found
+        return self._checked.read(folder, files, read_run)
 
     def _entries(self, part: str) -> list[Path]:
         """What lies in a part of the directory, by name; hidden files are of interrupted writes, or of other programs."""
@@ -568,15 +549,6 @@ def _is_plain(folder: Path) -> bool:
         and all(part.is_file(follow_symlinks=False) for part in os.scandir(entry.path))
         for entry in os.scandir(folder)
     )
-
-
-def _state_of(path: str) -> tuple[int, ...] | None:
-    """What tells that a file has changed: its kind, inode, size and time; of a folder only the first two."""
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return found.st_mode, found.st_ino, *((found.st_size, found.st_mtime_ns) if not stat.S_ISDIR(found.st_mode) else ())
 
 
 def below(folder: Path, name: str) -> Path:
