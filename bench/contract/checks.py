@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 import torch
@@ -24,17 +24,10 @@ from algorithms.shared import tree
 from algorithms.shared.client_states import without_clients
 from bench.contract import pretended_gpu
 from bench.contract.cases import Case
+from bench.contract.costs import require_known_costs
 from bench.contract.places import hooks_in_words
-from bench.contract.toy import (
-    SIZES,
-    difference,
-    gradients_counted,
-    history,
-    normalised_task,
-    other_values,
-    toy_task,
-    train,
-)
+from bench.contract.rules import Check, Violation, require
+from bench.contract.toy import SIZES, difference, history, normalised_task, other_values, toy_task, train
 from bench.contract.traced import traced
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
@@ -56,34 +49,6 @@ _IN_ROUNDS = (
     "deploy",
 )
 _TOLERANCE = 1e-8  # of the engines, which sum in different orders
-
-
-class Violation(AssertionError):
-    """A method does not do what every method must do; the message is one sentence."""
-
-
-class Check(NamedTuple):
-    """A rule, and one of the circumstances in which it must hold.
-
-    Attributes:
-        function: takes a `Case` and the circumstances; raises `Violation`; may return what a reader should know.
-        given: the circumstances, name -> value.
-    """
-
-    function: Callable[..., str | None]
-    given: dict[str, Any]
-
-    @property
-    def rule(self) -> str:
-        """What the method must do, in one sentence."""
-        text = " ".join((self.function.__doc__ or "").split("\n\n")[0].split()).removesuffix(".")
-        shown = ", ".join(f"{key} {value}" for key, value in self.given.items() if isinstance(value, str | float))
-        return text + (f" ({shown})" if shown else "")
-
-    def __call__(self, case: Case) -> str | None:
-        return self.function(case, **self.given)
-
-
 CHECKS: list[Check] = []
 
 
@@ -97,21 +62,16 @@ def _every_method(*given: dict[str, Any]) -> Callable:
     return add
 
 
-def _require(holds: bool, sentence: str) -> None:
-    if not holds:
-        raise Violation(sentence)
-
-
 @_every_method()
 def is_trained(case: Case) -> None:
     """A toy federation is trained round by round, and a model is deployed."""
     task, states = history(case.method, **case.settings())
-    _require(
+    require(
         case.method.deploy(task, states[-1], _everyone(task)) is not None,
         "deploy returned None after the last round, where a model is expected; return a Deployed.",
     )
     for number, state in enumerate(states):
-        _require(
+        require(
             tree.all_finite(case.method.finite_check(state)),
             f"numbers are NaN or infinite after round {number} with the learning rate {task.settings.lr}, but finite ones are "
             f"expected; look for a logarithm, root or division of 0 in {hooks_in_words(case, *_IN_ROUNDS)}.",
@@ -128,7 +88,7 @@ def inputs_are_left_as_they_are(case: Case) -> None:
         state = case.method.step(task, before)
         case.method.deploy(task, state, _everyone(task))
         found = difference(before, copy)
-        _require(
+        require(
             not found,
             f"a hook changed its input in place ({found} from what it was before the round), but a hook returns new objects; "
             f"replace +=, add_() or item assignment by new tensors in {hooks_in_words(case, *_IN_ROUNDS)}.",
@@ -146,7 +106,7 @@ def both_engines_agree(case: Case, participation: float) -> None:
         evaluate(of, case.method.deploy(of, state, _everyone(of)))
         for of, state in ((task, looped), (other, vectorised))
     ]
-    _require(
+    require(
         scores[0].keys() == scores[1].keys()
         and all(math.isclose(scores[0][key], scores[1][key], rel_tol=0, abs_tol=_TOLERANCE) for key in scores[0]),
         f"what is deployed scores {scores[0]} after the loop and {scores[1]} after the vectorised engine, where equal scores "
@@ -156,7 +116,7 @@ def both_engines_agree(case: Case, participation: float) -> None:
 
 def _require_agreement(case: Case, looped: Any, vectorised: Any) -> None:
     found = difference(looped, vectorised, _TOLERANCE)
-    _require(
+    require(
         not found,
         f"{found} between the engines loop and vectorised, which must agree up to rounding; look at "
         f"{hooks_in_words(case, *_ON_CLIENTS)}: means over examples are batch.mean(...), since padding rows do not count, "
@@ -169,7 +129,7 @@ def a_cohort_too_large_to_stack_gives_the_same(case: Case) -> None:
     """A cohort whose results are too large to be held at once gives the same numbers."""
     task = toy_task(**case.settings(0.6))
     found = difference(train(case.method, task), train(case.method, replace(task, largest_stack=0)), _TOLERANCE)
-    _require(
+    require(
         not found,
         f"{found} where clients are streamed one after another, but the same is expected as from the whole cohort; "
         "values and weights of weighted_means may depend on one client alone, so look at "
@@ -204,7 +164,7 @@ def what_is_deployed_reads_no_client_states_unless_it_says_so(case: Case) -> Non
             compared["deploy"] = ({**whole.params, **whole.buffers}, {**less.params, **less.buffers})
         for hook, pair in compared.items():
             found = difference(*pair, path="result")
-            _require(
+            require(
                 not found,
                 f"{hook} reads the states of clients ({found} without them), which runs do not keep; set deploy_reads_clients "
                 f"to True, or look at {hooks_in_words(case, hook)}.",
@@ -222,17 +182,17 @@ def state_templates_are_as_large_as_states(case: Case) -> None:
         state = states[template["round"]]
         expected, said = _count(without_clients(state)), _count(without_clients(template))
         fits = said >= expected if case.special.templates_are_bounds else math.isclose(said, expected, rel_tol=0.05)
-        _require(
+        require(
             fits,
             f"state_templates says {said:,} numbers after round {template['round']}, where the state has {expected:,}; "
             f"it must be as large, so look at {where}.",
         )
         ends.append(template["round"])
-        _require(
+        require(
             template["round"] == state["round"], f"the state after round {ends[-1]} says {state['round']}; count it up."
         )
     rounds = case.method.num_rounds(task.settings)
-    _require(
+    require(
         ends[-1:] == [rounds], f"state_templates ends in the rounds {ends}, but the run has {rounds}; look at {where}."
     )
 
@@ -247,7 +207,7 @@ def a_resumed_run_goes_on_as_if_uninterrupted(case: Case) -> None:
             Folder(folder).save("state.pt", on_host(before))
             loaded = torch.load(f"{folder}/state.pt", weights_only=True)
             found = difference(case.method.step(task, loaded), after)
-            _require(
+            require(
                 not found,
                 f"{found} between a round after the stored state and one after the state in memory; keep all that "
                 f"a round needs in the state, nothing on self or in the module, so look at {hooks_in_words(case)}.",
@@ -261,12 +221,12 @@ def every_round_changes_what_is_deployed(case: Case) -> None:
     deployed = [case.method.deploy(task, state, _everyone(task)) for state in states[1:]]
     seen = [_numbers_of(one) for one in deployed if one]
     where = hooks_in_words(case, "server_step", "aggregate", "local_update", "deploy")
-    _require(
+    require(
         len(seen) >= 2,
         f"deploy gave {len(seen)} models in {len(deployed)} rounds, where 2 are needed; set more rounds.",
     )
     same = [number for number, (a, b) in enumerate(itertools.pairwise(seen), 2) if torch.equal(a, b)]
-    _require(
+    require(
         not same,
         f"the model after round {same[:1]} is that of the round before, but each must change it; look at {where}.",
     )
@@ -279,7 +239,7 @@ def when_there_is_a_model_is_known_before(case: Case) -> None:
     config = SimpleNamespace(cohort_size=len(task.sample_cohort(0).ids))
     said = [case.method.has_model(config, state["round"]) for state in states[1:]]
     there = [case.method.deploy(task, state, _everyone(task)) is not None for state in states[1:]]
-    _require(
+    require(
         said == there,
         f"has_model says {said} for the rounds of a run, but deploy gives a model {there}; both must be the same, so look at "
         f"{hooks_in_words(case, 'has_model', 'deploy')}.",
@@ -293,7 +253,7 @@ def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
     task, states = history(method, **case.settings())
     deployed = method.deploy(task, states[-1], _everyone(task))
     where = hooks_in_words(case, "deploy", "personal_model", "changed", "deployed_model")
-    _require(
+    require(
         deployed.per_client == method.personal,
         f"deploy says per_client={deployed.per_client}, but the method says personal={method.personal}; set the attribute "
         f"personal, or look at {where}.",
@@ -302,7 +262,7 @@ def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
     shapes = {key: leaf.shape for key, leaf in deployed.model.init(torch.Generator()).items()}
     for key, leaf in deployed.params.items():
         wanted = (*lead, *shapes.get(key, ()))
-        _require(
+        require(
             key in shapes and leaf.shape == wanted,
             f"deployed params {key} have shape {list(leaf.shape)}, but the model takes {list(wanted)}; look at {where}.",
         )
@@ -311,69 +271,14 @@ def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
 @_every_method({"participation": 0.7}, {"participation": 1.0})
 def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
     """What a run costs is known before it is trained."""
-    method, special = case.method, case.special
-    # Equal clients, so that every cohort costs the same; 0.7 of 5 are 3.
-    task = toy_task(**case.settings(participation, sizes=(20,) * 5))
-    with gradients_counted() as counted:
-        state = train(method, task)
-        in_rounds = sum(counted)
-        deployed = method.deploy(task, state, _everyone(task))
-        to_deploy = sum(counted) - in_rounds
-    spent = state["costs"]
-    deploying = method.deploy_traffic(task, deployed.model)
-    exchanged = sum(of[key] for of in (spent, deploying) for key in ("bytes_down", "bytes_up")) / task.population
-    said = method.traffic(task)
-    if special.exchanges_less or method.named_models:  # not all clients train the largest of the models
-        fits = method.traffic_is_bound and said >= exchanged - 1
-    else:
-        fits = abs(said - exchanged) <= 1
-    _require(
-        fits,
-        f"traffic says {said:,} bytes per client, but a client exchanged {exchanged:,.0f}; "
-        f"{_why_it_differs(method.init(task), state)}, so look at "
-        f"{hooks_in_words(case, 'traffic', 'downloads', 'uploads', 'init_client', 'init_server')}.",
-    )
-    cohort = len(task.sample_cohort(0).ids)
-    whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))
-    first = task.settings.local_epochs * 20 * (task.population - cohort) if special.everyone_begins else 0
-    expected = round(cohort / task.population * whole) + first
-    visited = spent["examples"]
-    where = hooks_in_words(case, "passes_per_example", "visits", "workload", "local_update")
-    fits = visited <= expected if method.workload_is_bound else visited == expected
-    _require(
-        fits,
-        f"workload says that a run visits {expected:,} examples, but it visited {visited:,}; say how often local "
-        f"training computes a gradient of an example in {where}.",
-    )
-    fits = in_rounds <= visited if special.gradients_of_its_own else in_rounds == visited
-    _require(
-        fits,
-        f"the costs of a run say that it visited {visited:,} examples, but gradients of {in_rounds:,} were computed; say "
-        f"how often local training computes a gradient of an example in {where}.",
-    )
-    hooks = ("deploy_workload", "server_examples", "deploy_visits", "fit_visits", "deploy", "changed", "personal_model")
-    where, counted_there = hooks_in_words(case, *hooks), deployed.examples
-    of_server = method.server_examples(20 * task.population, task.model.num_classes)
-    if participation == 1 or not method.personal:  # else only some may have to, such as clients that were absent
-        expected = of_server + cohort * method.deploy_workload(task.settings, 20)
-        _require(
-            counted_there <= expected if method.workload_is_bound else counted_there == expected,
-            f"deploy_workload and server_examples say that gradients of {expected:,} examples are computed in order to deploy, "
-            f"but what is deployed says {counted_there:,} in its examples; look at {where}.",
-        )
-    least = 0 if special.gradients_of_its_own else counted_there - of_server  # servers may compute theirs in other ways
-    _require(
-        least <= to_deploy <= counted_there,
-        f"what is deployed says in its examples that gradients of {counted_there:,} were computed in order to deploy it, but "
-        f"it were {to_deploy:,}; count them in {where}.",
-    )
+    require_known_costs(case, participation)
 
 
 @_every_method()
 def another_seed_gives_another_model(case: Case) -> None:
     """Another seed gives another model."""
     a, b = (_trained_numbers(case, case.method, local_epochs=1, seed=seed) for seed in (0, 1))
-    _require(
+    require(
         not torch.equal(a, b),
         f"the seeds 0 and 1 gave the same model; draw by task.generator_for or batch.key in {hooks_in_words(case)}.",
     )
@@ -403,14 +308,14 @@ def every_option_has_an_effect(case: Case) -> str | None:
                 untried[name] = why
     if case.reports_idle:
         return f"not seen on a toy task: {', '.join([*idle, *untried])}" if idle or untried else None
-    _require(
+    require(
         not untried,
         f"the contract finds no second value of {' and '.join(f'{name} ({why})' for name, why in untried.items())} to try; "
         'give a text its values by Literal["full", "fast"] as its type, or name it by --no-effect '
         f"{','.join(untried)} and test it yourself.",
     )
     named = ",".join(idle)
-    _require(
+    require(
         not idle,
         f"changing {', and '.join(idle.values())} changes nothing that is deployed on toy tasks, whose cohorts have "
         f"{len(SIZES)} clients, but an option must have an effect; read {' and '.join(f'self.{name}' for name in idle)} in "
@@ -424,7 +329,7 @@ def every_option_has_an_effect(case: Case) -> str | None:
 def a_client_with_one_example_breaks_nothing(case: Case) -> None:
     """A client with one example is trained without breaking anything."""
     task = toy_task(**case.settings(sizes=(case.special.smallest_client, 4, 20, 8, 11)))
-    _require(
+    require(
         tree.all_finite(case.method.deploy(task, train(case.method, task), _everyone(task)).params),
         "params that are deployed are not finite where a client has one example; a variance or a division by a count may be of "
         f"one example, so look at {hooks_in_words(case)}.",
@@ -442,17 +347,17 @@ def batch_norm_is_trained_and_its_statistics_move(case: Case) -> None:
     state = train(method, task)
     deployed, start = method.deploy(task, state, _everyone(task)), method.deployed_model(task).init_buffers()
     where = hooks_in_words(case, "local_update", "aggregate_buffers", "deploy")
-    _require(
+    require(
         tree.all_finite([method.finite_check(state), deployed.params, deployed.buffers])
         and all(map(math.isfinite, evaluate(task, deployed).values())),
         f"numbers of a model with batch normalisation are not finite after 2 rounds; look at {where}.",
     )
     still = [key for key, leaf in deployed.buffers.items() if not bool((leaf != start.get(key, 0)).any())]
-    _require(
+    require(
         deployed.buffers.keys() >= start.keys() and any("running_mean" in key for key in deployed.buffers),
         f"the deployed model lacks running statistics; deploy those that the state has under buffers, so look at {where}.",
     )
-    _require(not still, f"the running statistics {', '.join(still)} do not move in training; look at {where}.")
+    require(not still, f"the running statistics {', '.join(still)} do not move in training; look at {where}.")
 
 
 @_every_method()
@@ -463,7 +368,7 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
     state, left = method.init(task), method.num_rounds(task.settings)
     while tree.all_finite(method.finite_check(state)) and left:
         state, left = method.step(task, state), left - 1
-    _require(
+    require(
         not tree.all_finite(method.finite_check(state)),
         "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; "
         f"look at {hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
@@ -498,7 +403,7 @@ def captured_blocks_give_the_same(case: Case) -> str | None:
     at_once = property(lambda task: task.engine == "vectorised")  # clusters, too, as on a GPU
     with mock.patch.object(Graphs, "broken", ""), mock.patch.object(Task, "trains_models_at_once", at_once):
         found = difference(train(case.method, replace(task, graphs=graphs)), train(case.method, task))
-    _require(
+    require(
         not found and GIVES_OTHERS not in graphs.not_captured.values(),
         f"{found or 'numbers differ'} where the steps of clients are replayed as a GPU replays them, without Python; keep what "
         f"changes from round to round in the state, nothing on self or in the module, so look at "
@@ -515,7 +420,7 @@ def captured_blocks_give_the_same(case: Case) -> str | None:
 def description_is_one_sentence(case: Case) -> None:
     """The first line of its file describes it in one sentence of fewer than 120 letters."""
     text = algorithms.describe(case.name)
-    _require(
+    require(
         text.endswith(".") and len(text) < 120,
         f"the description is {text!r}, but it must be a sentence of fewer than 120 letters with a full stop; write it into the "
         f"first line of the docstring of {algorithms.REGISTRY[case.name].place}.",
@@ -534,24 +439,6 @@ def _clone(state):
     if isinstance(state, dict):
         return {key: _clone(value) for key, value in state.items()}
     return state.clone() if isinstance(state, torch.Tensor) else state
-
-
-def _why_it_differs(first: Any, last: Any) -> str:
-    """What a client exchanges differs between rounds: why, or what to do about it."""
-    if not (changed := _changed_type(first, last)):
-        return "what differs between rounds must be in traffic too"
-    return f"{changed}, but state keeps its types: make it from a param, as leaf.new_zeros(...)"
-
-
-def _changed_type(first: Any, last: Any, path: str = "") -> str:
-    """The first entry of two states whose type differs, and how: "server.seen begins as torch.float32 and becomes
-    torch.float64"; "" if there is none."""
-    if isinstance(first, dict) and isinstance(last, dict):
-        shared = [key for key in first if key in last]
-        within = (_changed_type(first[key], last[key], f"{path}.{key}" if path else str(key)) for key in shared)
-        return next(filter(None, within), "")
-    both = isinstance(first, torch.Tensor) and isinstance(last, torch.Tensor)
-    return f"{path} begins as {first.dtype} and becomes {last.dtype}" if both and first.dtype != last.dtype else ""
 
 
 def _count(state) -> int:

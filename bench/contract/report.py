@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bench.contract.cases import Case
-from bench.contract.checks import CHECKS, Check, Violation, inputs_are_left_as_they_are, is_trained
+from bench.contract.checks import CHECKS, inputs_are_left_as_they_are, is_trained
 from bench.contract.places import error_in_words
+from bench.contract.rules import Check, Violation
 
 _NEEDED = (is_trained, inputs_are_left_as_they_are)  # what all others rest on: they share states
 

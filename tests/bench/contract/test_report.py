@@ -9,8 +9,6 @@ from bench.cli import check as check_command
 from bench.contract.cases import Case, Special, said_by
 from bench.contract.checks import (
     CHECKS,
-    Check,
-    Violation,
     both_engines_agree,
     captured_blocks_give_the_same,
     divergence_ends_in_numbers_and_no_error,
@@ -20,6 +18,7 @@ from bench.contract.checks import (
     what_a_run_costs_is_known_before,
 )
 from bench.contract.report import outcome_of, outcomes
+from bench.contract.rules import Check, Violation
 from bench.contract.toy import history, toy_task, train
 from bench.errors import HookError
 from tests.support import method_files
