@@ -65,15 +65,19 @@ class Fleet:
         return [node for node in machines if node["NodeID"] not in self.unfit]
 
     @property
+    def _with_gpus(self) -> list[dict[str, float]]:
+        """Resources of the machines that take runs and have GPUs."""
+        return [node["Resources"] for node in self.fit if node["Resources"].get("GPU")]
+
+    @property
     def gpus(self) -> float:
         """GPUs of the machines that take runs."""
-        return sum(node["Resources"].get("GPU", 0) for node in self.fit)
+        return sum(machine["GPU"] for machine in self._with_gpus)
 
     @property
     def cores_per_gpu(self) -> float:
         """Cores for each GPU, on the machine that takes runs and has the fewest; 0 without GPUs."""
-        with_gpus = [node["Resources"] for node in self.fit if node["Resources"].get("GPU")]
-        return min((machine.get("CPU", 0) / machine["GPU"] for machine in with_gpus), default=0.0)
+        return min((machine.get("CPU", 0) / machine["GPU"] for machine in self._with_gpus), default=0.0)
 
     def name_of(self, node_id: str) -> str:
         """A machine for people: its host name, and the beginning of Ray's id where several have that name."""
@@ -114,7 +118,7 @@ class Fleet:
             share: what a trial needs.
             trials: at once, at most.
         """
-        with_gpus = [node["Resources"] for node in self.fit if node["Resources"].get("GPU")]
+        with_gpus = self._with_gpus
         if not with_gpus or not 0 < share.gpus < 1:
             return share
         fit = int(1 / share.gpus + 1e-6)  # on one GPU

@@ -59,8 +59,7 @@ def resolved_value(key: str, value: Any, methods: Iterable[str]) -> Any:
         return canonical_setting(key, value)
     if key in ("algorithm", "wrapper", "seed"):
         return value
-    owners = [{}] if key in SETTINGS else [{"algorithm": name} for name in methods if key in options_of(name)]
-    for owner in owners:
+    for owner in _owners(key, methods):
         try:
             config, _ = read(_PLAIN | owner | {key: value})
         except ConfigError:
@@ -72,11 +71,15 @@ def resolved_value(key: str, value: Any, methods: Iterable[str]) -> Any:
 def _validate_value(key: str, value: Any, methods: list[str]) -> list[str]:
     if key == "wrapper":
         return [] if value in (UNWRAPPED, *wrappers()) else [unknown("wrapper", value, wrappers())]
-    owners = [{}] if key in SETTINGS else [{"algorithm": name} for name in methods if key in options_of(name)]
     mistakes = []
-    for owner in owners:
+    for owner in _owners(key, methods):
         try:
             read(_PLAIN | owner | {key: value})
         except ConfigError as error:
             mistakes += error.mistakes
     return mistakes
+
+
+def _owners(key: str, methods: Iterable[str]) -> list[dict[str, str]]:
+    """With what a key makes a config: with any method if it is a setting, else with those that have the option."""
+    return [{}] if key in SETTINGS else [{"algorithm": name} for name in methods if key in options_of(name)]

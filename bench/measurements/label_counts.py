@@ -47,15 +47,11 @@ def measure(cells: Iterable, store: Store, data_dir: Path | None, on_message: Ca
 def _count(cell, store: Store, data_dir: Path | None) -> None:
     import numpy as np
 
+    from bench.measurements.run import images_of
     from bench.simulation.data import divide
-    from datasets import resized
 
-    config = cell.config
-    dataset = resized.of_config(config, data_dir)
-    trained_on = store.record(cell.id)["data"]["digest"]
-    if dataset.digest != trained_on:
-        raise ValueError(f"the run saw other images ({trained_on}) than there are now ({dataset.digest}).")
-    dealt = divide(config, dataset)
+    dataset = images_of(cell, store, data_dir)
+    dealt = divide(cell.config, dataset)
     counts = [np.bincount(dealt.labels[rows], minlength=dataset.num_classes).tolist() for rows in dealt.clients]
     result = {"classes": list(dataset.classes), "label_counts": counts}
     store.write_probe(cell.id, NAME, {"version": VERSION, "images": dataset.digest, "result": result})

@@ -7,13 +7,29 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bench.errors import ConfigError
 from bench.hooks import place_of, require_returned
 from bench.measurements.specs import REGISTRY, Probe, Shown, local_models, probes_of, trained_rounds
 from bench.results.json_schema import mismatch
 from bench.results.store import Store
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+def images_of(cell: Any, store: Store, data_dir: Path | None) -> "Dataset":
+    """The images of a cell whose run is done; raises ValueError if it saw other ones than there are now."""
+    from datasets import resized
+
+    dataset, record = resized.of_config(cell.config, data_dir), store.record(cell.id)
+    trained_on = record["data"]["digest"] if record else ""
+    if dataset.digest != trained_on:
+        raise ValueError(
+            f"the run saw other images ({trained_on}) than there are now ({dataset.digest}); run it with --rerun."
+        )
+    return dataset
 
 
 class FinishedRun:
@@ -34,17 +50,10 @@ class FinishedRun:
         Raises:
             ValueError: if the run saw other images than there are now.
         """
-        from datasets import resized
-
         self.config, self._data_dir = cell.config, data_dir
         self.record: Mapping[str, Any] = store.record(cell.id) or {}
         self._id, self._store = cell.id, store
-        self.dataset = resized.of_config(cell.config, data_dir)
-        trained_on = self.record["data"]["digest"]
-        if self.dataset.digest != trained_on:
-            raise ValueError(
-                f"the run saw other images ({trained_on}) than there are now ({self.dataset.digest}); run it with --rerun."
-            )
+        self.dataset = images_of(cell, store, data_dir)
 
     @property
     def rows(self) -> list[dict]:

@@ -68,8 +68,7 @@ def colours(report: Report, grid: StoredGrid) -> list[str]:
     """
     if report.scores is None or report.standings_data is None:
         return []
-    own = {name: style for table in report.tables for name, style in table.names.styles.items()}
-    styles = line_styles([*dict.fromkeys(competitors_of(report.cells, grid))], own)
+    styles = line_styles([*dict.fromkeys(competitors_of(report.cells, grid))], report.styles)
     leaders = [*first_ranks(report.standings_data)["column"][:_LEADERS]]
     methods, usual = [one.split()[0] for one in leaders], [styles[one].color for one in leaders]
     free = iter([colour for colour in COLOURS if colour not in usual])

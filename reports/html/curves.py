@@ -115,8 +115,7 @@ def _styles(report: Report, panels: list[dict]) -> dict[str, LineStyle]:
     """Names of lines -> their styles in the printed figures, which also depend on columns without a curve."""
     drawn = dict.fromkeys(line for panel in panels for line in panel["lines"])
     columns = dict.fromkeys(line for table in report.tables for line in table.lines)
-    own = {name: style for table in report.tables for name, style in table.names.styles.items()}
-    found = line_styles([*(columns if drawn.keys() <= columns.keys() else drawn)], own)
+    found = line_styles([*(columns if drawn.keys() <= columns.keys() else drawn)], report.styles)
     names = _names(report)
     return {name_of_line(line, names): found[line] for line in drawn}
 

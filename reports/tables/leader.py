@@ -11,7 +11,7 @@ from reports.tables.aggregate import compared_keys, competitors_of, contest_keys
 from reports.tables.footnotes import is_smoke
 from reports.tables.layout import percent
 from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
-from reports.tables.significance import LEVEL, compare_with_best
+from reports.tables.significance import LEVEL, compare_with_best, range_of
 
 
 def sentence(
@@ -74,7 +74,7 @@ def sentence(
     from_it = (
         f"Not significantly different from {listed([leader['column']])} in any {setting}, which does not mean equal"
     )
-    seeds = " to ".join(dict.fromkeys(map(str, (tests["pairs"].min(), tests["pairs"].max()))))
+    seeds = range_of(tests["pairs"])
     least = _least(tests)
     how = (
         f"paired t-test over {seeds} {units}, level {LEVEL:g}, Holm's correction over all {len(tests)} tests, of which "

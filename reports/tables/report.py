@@ -74,6 +74,11 @@ class Report:
     facts: str = ""
 
     @property
+    def styles(self) -> dict[str, Mapping[str, Any]]:
+        """Method -> how figures draw it, where the grid or a lab says so; see `reports.tables.names.Names`."""
+        return {name: style for table in self.tables for name, style in table.names.styles.items()}
+
+    @property
     def main(self) -> tuple[Table, ...]:
         """The tables that the report opens with."""
         return (self.combined,) if self.combined else self.tables
