@@ -237,20 +237,9 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
         ConfigError: if it cannot be expanded.
         _Contradiction: if one of its searches is another one than its rules give.
     """
-    layout, found = stored["report"], []
+    layout = stored["report"]
     there = {_place(layout, cell): cell for cell in stored["cells"]}
-    for spec in specs:
-        selection = _selection(spec)
-        held = [cell for cell in selection.selected if _place(layout, cell.to_json()) in there]
-        try:
-            found.append((spec, selection, held, searches_of(spec, held) if spec.tuning else {}))
-        except ConfigError as error:  # these methods cannot be searched in this way
-            refused = error
-    if not found:
-        raise refused
-    spec, selection, held, searches = max(
-        found, key=lambda one: len(_names(stored) & {form.name for search in one[3].values() for form in search.forms})
-    )
+    spec, selection, held, searches = _searched(stored, specs, there)
     chosen, unknown = _choices(store, spec, held, searches, there, layout)
     given = _by_place(with_chosen(selection, spec, chosen), layout)
     cells = [cell for cell in stored["cells"] if cell["run"]]
@@ -262,15 +251,7 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
     if not isinstance(on_images, str):
         fitting = _by_place(with_chosen(on_images, spec, chosen), layout)
         given |= {place: cell for place, cell in fitting.items() if place in noted}
-    labels = [*layout["rows"], layout["columns"]]
-    differing = []
-    for cell in cells:
-        place = _place(layout, cell)
-        excused = _OF_IMAGES if place in noted and isinstance(on_images, str) else set[str]()
-        if difference := _difference(cell, given.get(place), excused):
-            names = " ".join(str(value_of(cell, key)) for key in labels)
-            differing.append(f"{names} seed {cell['seed']}: {difference}")
-    if differing:
+    if differing := [*_differing(cells, given, noted if isinstance(on_images, str) else (), layout)]:
         more = f" (and in {len(differing) - 1} more of {len(cells)} cells)" if len(differing) > 1 else ""
         return Audit(True, f"DIFFERS in {differing[0]}{more}")
     said = ["its stored cell follows" if len(cells) == 1 else f"all {len(cells)} stored cells follow"]
@@ -287,6 +268,43 @@ def _compared(store: Store, stored: StoredGrid, specs: Iterable[ExperimentSpec],
     if not is_laid_out_as(spec.grid, stored):
         said.append("the title or the layout of its table is another one")
     return Audit(False, "; ".join(said), follows=not unknown and not isinstance(on_images, str))
+
+
+def _searched(
+    stored: StoredGrid, specs: Iterable[ExperimentSpec], there: Collection[tuple]
+) -> tuple[ExperimentSpec, Selection, list[Cell], dict[str, Search]]:
+    """Of some experiments the one most of whose searches a stored grid names: its cells, those that are there, its searches.
+
+    Raises:
+        ConfigError: if none of them can be searched.
+    """
+    found = []
+    for spec in specs:
+        selection = _selection(spec)
+        held = [cell for cell in selection.selected if _place(stored["report"], cell.to_json()) in there]
+        try:
+            found.append((spec, selection, held, searches_of(spec, held) if spec.tuning else {}))
+        except ConfigError as error:  # these methods cannot be searched in this way
+            refused = error
+    if not found:
+        raise refused
+    named = _names(stored)
+    return max(found, key=lambda one: len(named & {form.name for search in one[3].values() for form in search.forms}))
+
+
+def _differing(
+    cells: Iterable[StoredCell], given: Mapping[tuple, Cell], excused: Collection[tuple], layout: StoredLayout
+) -> Iterator[str]:
+    """Each stored cell that is another one than the grid gives, and in what.
+
+    Args:
+        excused: places whose numbers of examples are not compared.
+    """
+    for cell in cells:
+        place = _place(layout, cell)
+        if difference := _difference(cell, given.get(place), _OF_IMAGES if place in excused else ()):
+            names = " ".join(str(value_of(cell, key)) for key in (*layout["rows"], layout["columns"]))
+            yield f"{names} seed {cell['seed']}: {difference}"
 
 
 def _check_table(grid: GridSpec, stored: StoredGrid) -> None:
