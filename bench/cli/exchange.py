@@ -166,13 +166,11 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, budget: str | None) -> None:
     from bench.config.stale import stale_runs
     from bench.experiments import bundling
-    from bench.results.json_schema import is_line
     from reports.tables.records import distinct_runs
 
     if path.suffix != ".zip":
         raise ValueError(f"A bundle is a zip file: give {path} a name that ends in .zip.")
-    if not is_line(author):
-        raise ValueError(f"--author must be a name in one line, but got {author!r}.")
+    given.require_author(author)
     store.check_exists()
     name_damaged(store)
     labels = meant_grids(store, *given.stored_name(grid, budget))

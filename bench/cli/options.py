@@ -356,6 +356,14 @@ def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str |
     return (Path(grid).stem if grid and grid.endswith(suffixes) else grid), budget
 
 
+def require_author(author: str) -> None:
+    """Raises ValueError if a value of `--author` is not a name in one line."""
+    from bench.results.json_schema import is_line
+
+    if not is_line(author):
+        raise ValueError(f"--author must be a name in one line, but got {author!r}.")
+
+
 def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
     """Values of `--figure`.
 
