@@ -14,7 +14,7 @@ from bench.cli.searches import by_ruleset
 
 if TYPE_CHECKING:
     from bench.experiments.cells import Cell
-    from bench.experiments.spec import ExperimentSpec
+    from bench.experiments.spec import ExperimentSpec, TuningOptions
     from bench.tuning.search import Search
 
 
@@ -88,36 +88,43 @@ def describe(
         searches = _searches(spec, cells)
         check_models([cell for cell in cells if cell.id not in searches], cells, of)
         rows, disk = costs(cells, store, searches), disk_use(cells, of, store, at_once)
-        written = []
+        waiting = 0
         if configs:
             from bench.execution import elsewhere
 
-            written = elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo
+            waiting = len(elsewhere.write(as_stored(spec, store), selection, store, data_dir).todo)
         if json_:
             say_json({"grid": spec.label, "costs": rows, "disk": disk})
             return
         console.print(cost_table(spec.label, rows))
         say_stale(stale_runs(finished(cells, store), store))
         if tuning:
-            own, drawn = len(tuning.studies[0]), tuning.samples or 0
-            count = len(tuning.studies)
-            say(
-                f"Per cell {counted(count, 'study', 'studies')} x ({counted(drawn, 'configuration')} with one seed + "
-                f"{counted(own, 'seed')} of the choice) = {count * (drawn + own)} runs."
-            )
+            say(_studies_in_words(tuning))
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
         if of.is_searched(spec.budget):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
-        if configs and written:
-            say(
-                f"{len(written)} run{'s wait' if len(written) > 1 else ' waits'} in {configs}. Copy the folder to a machine "
-                f"with this checkout, train there by `python -m bench.worker {configs}`, copy it back, and type `python -m "
-                f"bench import {configs}`."
-            )
-        elif configs:
-            say(f"No run waits: all of them are done in {configs}.")
+        if configs:
+            say(_waiting_in_words(configs, waiting))
+
+
+def _studies_in_words(tuning: "TuningOptions") -> str:
+    count, own, drawn = len(tuning.studies), len(tuning.studies[0]), tuning.samples or 0
+    return (
+        f"Per cell {counted(count, 'study', 'studies')} x ({counted(drawn, 'configuration')} with one seed + "
+        f"{counted(own, 'seed')} of the choice) = {count * (drawn + own)} runs."
+    )
+
+
+def _waiting_in_words(configs: Path, count: int) -> str:
+    """What to do with a folder in which runs wait for another machine."""
+    if not count:
+        return f"No run waits: all of them are done in {configs}."
+    return (
+        f"{count} run{'s wait' if count > 1 else ' waits'} in {configs}. Copy the folder to a machine with this checkout, "
+        f"train there by `python -m bench.worker {configs}`, copy it back, and type `python -m bench import {configs}`."
+    )
 
 
 def _searches(spec: "ExperimentSpec", cells: "Iterable[Cell]") -> "dict[str, Search]":
