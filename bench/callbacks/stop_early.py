@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.errors import suggestion, unknown
-from bench.results.metrics import ACCURACIES, METHOD, METRICS
+from bench.results.metrics import ACCURACIES, METHOD, METRICS, accuracies_of
 from datasets import partitions
 
 
@@ -84,13 +84,9 @@ class StopEarly(Callback):
 
 def _accuracies_of(config, algorithm):
     """Accuracies that a run may have; those on test data of the clients' own also where a partition file may have none."""
-    if not partitions.parse(config.partition).scores_together:
-        return ["own_accuracy"]
-    return [
-        *(["local_accuracy", "global_accuracy"] if algorithm.personal else ["accuracy"]),
-        "own_accuracy",
-        "weighted_accuracy",
-    ]
+    together = partitions.parse(config.partition).scores_together
+    of_own_tests = (False, True) if together else (True,)
+    return [name for own in of_own_tests for name in accuracies_of(algorithm.personal, own, together)]
 
 
 def _less_is_better(metric):

@@ -6,7 +6,7 @@ from algorithms.shared.base import Algorithm
 from bench.config.schema import RunConfig
 from bench.experiments.cells import Cell
 from bench.experiments.report_schema import Layout
-from bench.results.metrics import ACCURACIES
+from bench.results.metrics import ACCURACIES, accuracies_of
 from bench.simulation.build import build_algorithm
 from datasets import partitions
 
@@ -14,11 +14,7 @@ from datasets import partitions
 def reported(config: RunConfig, method: Algorithm) -> list[str]:
     """The accuracies that a run reports, by the first of which it is usually judged."""
     partition = partitions.parse(config.partition)
-    if partition.has_own_tests:
-        if not partition.scores_together:
-            return ["own_accuracy"]
-        return ["own_accuracy", "weighted_accuracy", "global_accuracy" if method.personal else "accuracy"]
-    return ["local_accuracy", "global_accuracy"] if method.personal else ["accuracy"]
+    return accuracies_of(method.personal, partition.has_own_tests, partition.scores_together)
 
 
 def deployed(config: RunConfig, method: Algorithm) -> str:

@@ -29,6 +29,17 @@ ACCURACIES = {
 """What runs report, and curves show: accuracy -> whose it is."""
 
 
+def accuracies_of(personal: bool, own_tests: bool, together: bool) -> list[str]:
+    """The accuracies that a run reports, by the first of which it is usually judged; see `bench.simulation.evaluation`.
+
+    Args:
+        personal: whether each client has a model of its own.
+        own_tests: whether clients have test data of their own; `together`: on all of which models are scored as well.
+    """
+    usual = ["local_accuracy", "global_accuracy"] if personal else ["accuracy"]
+    return (["own_accuracy", "weighted_accuracy", usual[-1]] if together else ["own_accuracy"]) if own_tests else usual
+
+
 @dataclass(frozen=True)
 class Metric:
     """What a table may show of runs.
