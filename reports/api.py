@@ -178,9 +178,7 @@ class GridReport:
         Raises:
             ValueError, OSError: as in `write`.
         """
-        for x in curves:
-            if x not in CURVES:
-                raise ValueError(unknown("figure", x, CURVES))
+        require_known("figure", curves, CURVES)
         inputs = self._inputs  # before anything else is read
         described = [*self.expanded["report"].get("figures", ()), *({"kind": "curves", "x": x} for x in curves)]
         if not described:  # then matplotlib is not imported

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.cli.console import explained
-from bench.errors import require_known, unknown
+from bench.errors import require_known
 from bench.experiments.figure_names import CURVES
 from reports import widths
 from reports.api import FORMATS
@@ -396,9 +396,7 @@ def read_formats(text: str | None) -> tuple[str, ...]:
         ValueError: if one is unknown.
     """
     formats = FORMATS if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for format in formats:
-        if format not in FORMATS:
-            raise ValueError(unknown("value of --format", format, FORMATS))
+    require_known("value of --format", formats, FORMATS)
     return formats
 
 

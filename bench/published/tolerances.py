@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import nan, sqrt
 
-from bench.errors import unknown
+from bench.errors import require_known
 from bench.published.lookup import Published
 
 Band = Callable[[Published, float | None, int], float | None]
@@ -52,8 +52,7 @@ def rule(name: str) -> Rule:
     Raises:
         ValueError: if there is none of this name.
     """
-    if name not in RULES:
-        raise ValueError(unknown("verdict rule", name, RULES))
+    require_known("verdict rule", [name], RULES)
     return RULES[name]
 
 

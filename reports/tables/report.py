@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from bench.errors import unknown
+from bench.errors import require_known
 from bench.experiments.figure_names import VALUES
 from bench.experiments.labels import competitor
 from bench.experiments.reference import is_reference
@@ -144,8 +144,7 @@ def build(grid: StoredGrid, records: Records, value: str | None = None) -> Repor
 
 
 def _validate(grid: StoredGrid, value: str) -> None:
-    if value not in VALUES:
-        raise ValueError(unknown("value", value, VALUES))
+    require_known("value", [value], VALUES)
     metrics = dict.fromkeys([grid["report"]["metric"], *grid["report"].get("metrics", ())])
     if mistakes := [unknown_metric(metric) for metric in metrics if metric not in METRICS]:
         raise ValueError(" ".join(mistakes))
