@@ -58,6 +58,11 @@ def is_partition(text: object) -> bool:
     return isinstance(text, str) and text.startswith(f"{PARTITION}:")
 
 
+def is_path(text: object) -> bool:
+    """Whether a text names data of a user by a path, which may lead to any file of this machine."""
+    return (is_dataset(text) or is_partition(text)) and read(text) is None
+
+
 def name_of(text: str) -> str:
     """The name for people of a dataset or partition of a user, never a path."""
     if reference := read(text):

@@ -74,7 +74,7 @@ def _mapped(part: Any, of: Callable[[str, Any], Any]) -> Any:
 
 
 def _name(axis: str, value: Any) -> Any:
-    if not (references.is_dataset(value) or references.is_partition(value) or references.read(value)):
+    if not (references.is_dataset(value) or references.is_partition(value)):
         return value
     kind = value.partition(":")[0]
     return references.make(kind, references.name_of(value), "").name

@@ -34,7 +34,7 @@ def find(cells: Iterable[Cell], data_dir: Path | None, store: Store) -> dict[str
         return {}
     stored: dict[str, list[tuple[str, str]]] = {}
     for run, before, record in store.ended():
-        if references.is_dataset(before["dataset"]) and not references.read(before["dataset"]) and "data" in record:
+        if references.is_path(before["dataset"]) and "data" in record:
             stored.setdefault(_without_dataset(before), []).append((record["data"]["digest"], run))
     found: dict[str, RunConfig] = {}
     for config in wanted.values():

@@ -339,7 +339,7 @@ def _on_images(
         if cell is None:
             continue
         config = cell.config
-        if references.is_dataset(config.dataset) and references.read(config.dataset) is None:
+        if references.is_path(config.dataset):
             return f"{config.dataset} is a path, which may lead to any file of this machine"
         try:
             images = resized.of_config(config, data_dir)
