@@ -204,9 +204,9 @@ def _check(
 
 def _stores(first: "Store") -> "list[Store]":
     """The results directory, or those that lie in it; raises StoreError if there is none."""
-    from bench.results.store import Store
+    from bench.results.store import Store, folders_in
 
-    inside = sorted(path.parent for path in first.folder.glob("*/runs")) if first.folder.is_dir() else []
+    inside = folders_in(first.folder)
     stores = [first] if (first.folder / "runs").exists() or not inside else [*map(Store, inside)]
     for store in stores:
         store.check_exists()

@@ -173,7 +173,9 @@ class Store:
             what, does = ("bundle", "export --bundle") if is_bundle else ("results directory", "run")
             raise StoreError(f"There is no {what} {self.folder}; `python -m bench {does}` writes one.")
         if not (self.folder / "runs").is_dir():
-            raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{_nested(self.folder)}")
+            inside = ", ".join(path.name for path in folders_in(self.folder))
+            nested = f" Results directories lie in it: {inside}." if inside else ""
+            raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{nested}")
         self._check_parts(_ALL_PARTS)
 
     def driver(self) -> Driver | None:
@@ -532,10 +534,9 @@ def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def _nested(folder: Path) -> str:
-    """ " Results directories lie in it: a, b." for those right below a folder; "" if there are none."""
-    names = sorted(path.parent.name for path in folder.glob("*/runs"))
-    return f" Results directories lie in it: {', '.join(names)}." if names else ""
+def folders_in(folder: Path) -> list[Path]:
+    """The results directories that lie in a folder, by name."""
+    return sorted(path.parent for path in folder.glob("*/runs"))
 
 
 def _is_plain(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.ids import unversioned
 from bench.results.records import FINISHED, StoredCell, StoredGrid
-from bench.results.store import Store
+from bench.results.store import Store, folders_in
 from reports import api
 from reports.reproduction.planned import Plans
 from reports.tables.aggregate import cell_keys, current_cells
@@ -91,7 +91,7 @@ def stores_in(folder: Path) -> list[Store]:
     Raises:
         ValueError: if there is none.
     """
-    found = [folder] if (folder / "runs").is_dir() else sorted(path.parent for path in folder.glob("*/runs"))
+    found = [folder] if (folder / "runs").is_dir() else folders_in(folder)
     if not found:
         raise ValueError(f"{folder} is no results directory, and none lies in it: there is no folder called runs.")
     return [Store(path) for path in found]
