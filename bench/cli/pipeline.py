@@ -117,7 +117,7 @@ def _prepare_data_of_users(
             f"{len(earlier)} of the runs are stored under the path of their images, which have the same digest: found again."
         )
         if not dry_run:
-            runs_of_paths.import_run(earlier, spec.label, store)
+            runs_of_paths.import_found(earlier, spec.label, store)
 
 
 def check_models(cells: Iterable[Cell], shown: Iterable[Cell], grid: GridSpec) -> None:

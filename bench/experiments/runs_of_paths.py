@@ -44,7 +44,7 @@ def find(cells: Iterable[Cell], data_dir: Path | None, store: Store) -> dict[str
     return found
 
 
-def import_run(found: Mapping[str, RunConfig], grid: str, store: Store) -> None:
+def import_found(found: Mapping[str, RunConfig], grid: str, store: Store) -> None:
     """Copies runs of `find` under the ids of their cells, and makes a stored grid show the copies; the store must be locked.
 
     Args:
