@@ -74,16 +74,13 @@ def show(
 ) -> None:
     """Print how many examples of each class each client gets, for training and, where it has its own, for testing, and how
     skewed that is."""
-    import datasets
-    from datasets import partition_files, partitions
+    from datasets import partition_files
     from datasets import show as pictures
 
     with explained():
         if save:
             partition_files.check_suffix(save)
-        dealt = partitions.parse(partition)
-        images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        clients = clients or _usual_clients(partition, images)
+        dealt, images, clients = _named(dataset, partition, clients, image_size, data_dir)
         parts = pictures.tables(dealt, images, clients, seed)
         for name, table in parts.items():
             shown = f"{table.to_string()}\n\n{pictures.skew_of(table)}"
@@ -119,14 +116,10 @@ def elbow(
     """Print the clustering loss of clients' label distributions for each number of clusters, and the number at its elbow, which
     FedConcat has with num_clusters=elbow."""
     with explained():
-        import datasets
         from algorithms.shared.clustering import elbow_of, inertias, seed_of_clusters
-        from datasets import partitions
         from datasets import show as pictures
 
-        dealt = partitions.parse(partition)
-        images = datasets.load(dataset, data_dir, image_size=_size(image_size))
-        clients = clients or _usual_clients(partition, images)
+        dealt, images, clients = _named(dataset, partition, clients, image_size, data_dir)
         counts = pictures.tables(dealt, images, clients, seed)["training"].drop(columns="total").to_numpy("float32")
         shares = (counts / counts.sum(1, keepdims=True)).astype(float)  # in single precision, as clients report them
         curve = inertias(shares, seed_of_clusters(seed))
@@ -138,11 +131,13 @@ def elbow(
         typer.echo(f"K = {best}: {why if best > 1 else 'the curve has no elbow'}; K from 1 to {len(curve)}.")
 
 
-def _usual_clients(partition: str, images) -> int:
-    """The population of a run that names none."""
+def _named(dataset: str, partition: str, clients: int | None, image_size: str | None, data_dir: Path | None):
+    """The partition and the dataset that a command names, and the clients, as many as those of a run if it names none."""
+    import datasets
     from datasets import partitions
 
-    return partitions.usual_clients(partition, images.num_writers) or 40
+    dealt, images = partitions.parse(partition), datasets.load(dataset, data_dir, image_size=_size(image_size))
+    return dealt, images, clients or partitions.usual_clients(partition, images.num_writers) or 40
 
 
 def _size(text: str | None):
