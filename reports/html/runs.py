@@ -9,13 +9,11 @@ from typing import Any
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import cell_keys, choice_of, labels, short
-from reports.tables.costs import cost_scores
+from reports.tables.aggregate import cell_keys, choice_of, derived_scores, labels, short
 from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed
 from reports.tables.names import Names
 from reports.tables.records import Records
-from reports.tables.relative import relative_scores
 
 # Of a record: shown elsewhere, or not readable.
 _LEFT_OUT = (
@@ -103,8 +101,7 @@ def lines(metrics: Sequence[str], value: str, grid: StoredGrid, records: Records
     """
     names, keys, hide = Names.of_grid(grid), cell_keys(grid), without_paths(grid)
     called = functools.cache(lambda key, value: names.value(key, value).plain)  # of few values in thousands of runs
-    derived = {metric: relative_scores(grid, records, metric) for metric in metrics if METRICS[metric].relative}
-    derived |= {metric: cost_scores(grid, records, metric) for metric in metrics if METRICS[metric].cost}
+    derived = {metric: found for metric in metrics if (found := derived_scores(grid, records, metric)) is not None}
     for cell in grid["cells"]:
         if cell["run"]:
             record: Mapping[str, Any] = records.get(cell["run"], {})

@@ -128,10 +128,7 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
         ValueError: if two runs of one seed belong to the same table cell.
     """
     keys = cell_keys(grid)
-    about, found = METRICS[metric], None
-    if about.relative or about.cost:
-        found = (relative_scores if about.relative else cost_scores)(grid, records, metric)
-    lines = []
+    about, found, lines = METRICS[metric], derived_scores(grid, records, metric), []
     for cell in grid["cells"]:
         if not is_shown(grid, cell, metric):
             continue
@@ -174,6 +171,13 @@ def collect_runs(grid: StoredGrid, records: Records, metric: str, value: str) ->
             "name the axis in which they differ among the report's rows or columns."
         )
     return _by_study(runs, keys, studies) if (studies := studies_of(grid)) else runs
+
+
+def derived_scores(grid: StoredGrid, records: Records, metric: str) -> Mapping[str, float | str] | None:
+    """Run id -> score of a relative metric or a cost, or why a run has none; None for metrics that runs report themselves."""
+    if METRICS[metric].relative:
+        return relative_scores(grid, records, metric)
+    return cost_scores(grid, records, metric) if METRICS[metric].cost else None
 
 
 def is_board(grid: StoredGrid) -> bool:
