@@ -21,6 +21,7 @@ _SMALLEST = 0.75
 """By which a table is scaled at most: \\footnotesize is 8 points in a paper of 10, so that letters have at least 6."""
 _LONGEST = 40  # letters of a grid in a label
 _MOST_LINES = 45  # of a float; a page of LNCS has 57 lines of \\footnotesize
+_RULE = 0.6  # lines that a rule between rows takes
 
 # Each table has a page, as wide as the table is, but no less than 210 mm. article has no space between a caption and the table
 # below it.
@@ -102,12 +103,12 @@ def _digest(text: str) -> str:
 def _parts(table: Table) -> Iterator[Table]:
     """The table in pieces of at most `_MOST_LINES`, because a float cannot span pages."""
     rows: list[Row] = []
-    lines = 0
+    lines = 0.0
     for row in table.rows:
-        of_row = 1 + len(_below(row))
+        of_row = 1 + len(_below(row)) + _RULE * (bool(rows) and _begins_block(row, rows[-1]))
         if rows and lines + of_row > _MOST_LINES:
             yield replace(table, rows=tuple(rows))
-            rows, lines = [], 0
+            rows, lines, of_row = [], 0, 1 + len(_below(row))
         rows.append(row)
         lines += of_row
     yield replace(table, rows=tuple(rows))
@@ -203,15 +204,19 @@ def _explained(table: Table) -> list[str]:
     return [f"{_DASH}: no data: {', '.join(missing)}."] if missing else []
 
 
+def _begins_block(row: Row, before: Row) -> bool:
+    """Whether a rule separates a row from the one before it: their outermost labels differ."""
+    return len(row.labels) > 1 and before.labels[0] != row.labels[0]
+
+
 def _body(table: Table) -> list[str]:
     """Rows, with a rule wherever the outermost label changes; outer labels are printed once per block."""
     lines: list[str] = []
     for before, row in zip((None, *table.rows), table.rows, strict=False):
-        if before and len(row.labels) > 1:
-            if before.labels[0] != row.labels[0]:
-                lines.append(r"\midrule")
-            elif any(cell and cell.published for cell in before.cells):
-                lines.append(r"\addlinespace[2pt]")
+        if before and _begins_block(row, before):
+            lines.append(r"\midrule")
+        elif before and len(row.labels) > 1 and any(cell and cell.published for cell in before.cells):
+            lines.append(r"\addlinespace[2pt]")
         lines.append(_line([*(name.latex for name in table.new_labels(row, before)), *map(_measured, row.cells)]))
         lines += _below(row)
     return lines

@@ -274,6 +274,16 @@ def test_a_table_of_many_rows_goes_on_in_further_floats_of_the_same_number(store
     assert "Float too large" not in compiled(text, tmp_path, "lncs")
 
 
+def test_rules_between_rows_take_room_in_a_float(store, tmp_path):
+    store.reproduces = None
+    for number in range(60):
+        store.add(f"cifar10 label-{number + 1}", "fedavg", [0.5] * 3)
+    store.report["rows"] = ["partition", "dataset"]
+    text = store.render(format="tex", style="paper")
+    assert [part.count("50.0") for part in text.split("% Needs")[1:]] == [28, 28, 4]
+    assert "Float too large" not in compiled(text, tmp_path, "lncs")
+
+
 @pytest.fixture
 def partial(store):
     """A table with a number of two seeds, and a cell without any."""
