@@ -467,7 +467,7 @@ def _executor(machines: Machines, folder: Path) -> Any:
 
 
 def _watcher_of_queue() -> Any:
-    """What asks squeue for the states of jobs, where Slurm has no accounts for sacct, and submitit would not see that one dies."""
+    """What asks squeue for the states of jobs, where Slurm has no accounts: by sacct, submitit would not see that one dies."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Watcher(SlurmInfoWatcher):
