@@ -55,7 +55,7 @@ def own_options(entry: Entry, made: type) -> list[str]:
     Raises:
         ValueError: if there are some, but it is no dataclass.
     """
-    options = [key for key, kind in inspect.get_annotations(made).items() if "ClassVar" not in str(kind)]
+    options = _options(made)
     if options and "__dataclass_params__" not in vars(made):
         raise ValueError(
             f"{entry.target} in {entry.place} is no dataclass, so that {', '.join(options)} would be no options: put "
@@ -64,10 +64,15 @@ def own_options(entry: Entry, made: type) -> list[str]:
     return options
 
 
+def _options(made: type) -> list[str]:
+    return [key for key, kind in inspect.get_annotations(made).items() if "ClassVar" not in str(kind)]
+
+
 @functools.cache  # a grid loads each class for each of its cells
 def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
     """Raises ValueError with all that is wrong in how the classes of a file override hooks: names almost like hooks, which
-    nothing would call, hooks that take other arguments than they get, and hooks that are left out.
+    nothing would call, options with the names of hooks, hooks that take other arguments than they get, and hooks that are left
+    out.
 
     Args:
         extends: the class that has these hooks, for messages.
@@ -86,6 +91,8 @@ def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
         )
     elif absent := [name for name in needed if _is_left_to_others(getattr(made, name, None))]:
         mistakes.append(f"{where} has no {' and no '.join(absent)}, which every {entry.kind} needs; add it.")
+    taken = [name for kind in own for name in _options(kind) if _is_hook(kind, name)]
+    mistakes += [f"{where} has an option called {name}, but a hook has this name; rename it." for name in taken]
     mistakes += [mistake for kind in own for mistake in _other_arguments(kind)]
     if mistakes:
         raise ValueError(" ".join(mistakes))
@@ -97,6 +104,11 @@ def _misspelt(kind: type) -> dict[str, str]:
     hooks = {name for base in kind.__mro__[1:] if _is_ours(base) for name in vars(base) if name[0] != "_"}
     close = {name: difflib.get_close_matches(name, hooks, n=1, cutoff=0.8) for name in sorted(own - hooks)}
     return {name: found[0] for name, found in close.items() if found}
+
+
+def _is_hook(kind: type, name: str) -> bool:
+    """Whether the nearest base of a class that knows this name has a function of it."""
+    return inspect.isfunction(next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None))
 
 
 def _is_ours(thing: Any) -> bool:

@@ -95,6 +95,24 @@ def test_a_class_that_is_right_is_not_refused(tmp_path, monkeypatch, folder, bef
 
 
 @pytest.mark.parametrize(
+    ("folder", "head", "option"),
+    [
+        ("algorithms", "class Mine(RoundBased):", "step: float = 0.1"),
+        ("algorithms", "class Mine(RoundBased):", "sample: int = 3"),
+        ("callbacks", "class Mine(Callback):", "validate: bool = True"),
+    ],
+)
+def test_an_option_with_the_name_of_a_hook_is_refused(refused, folder, head, option):
+    """Else the harness calls a number, and the message is that a float cannot be called."""
+    name = option.partition(":")[0]
+    said = refused(folder, head, f"{option}\ndef after_round(self, outcome, own): return own, {{}}")
+    assert (
+        f"Mine in lab/{folder}/mine_of_a_test.py has an option called {name}, but a hook has this name; rename it."
+        in said
+    )
+
+
+@pytest.mark.parametrize(
     ("folder", "head", "functions", "said"),
     [
         (
