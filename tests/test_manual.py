@@ -59,9 +59,11 @@ OWN_DATA = DOCS / "own-data.md"
 POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("python") if block.page == OWN_DATA)
 CALLBACKS = DOCS / "callbacks.md"
 NOTED, *SHOWN = (block.text for block in manual.blocks("python") if block.page == CALLBACKS)
+HOOKS = DOCS / "hooks.md"
+(FALLING,) = (block.text for block in manual.blocks("python") if block.page == HOOKS)
 OWN_FIGURE = DOCS / "own-figure.md"
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
-_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, DOCS / "data.md")
+_NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, HOOKS, DOCS / "data.md")
 (EXAMPLE,) = (block.text for block in manual.blocks("python") if block.page not in _NOT_HERE)
 
 
@@ -69,6 +71,7 @@ _NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, DOCS / "data
 def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "algorithms/fednoted.py": NOTED, "models/vit.py": VIT}
+    files |= {"algorithms/fedfalling.py": FALLING}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
     data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
@@ -515,6 +518,19 @@ def test_the_method_with_metrics_of_the_manual_reports_them_in_its_grid(example,
     grid = load_grid("noted.yaml")
     assert {cell.config.callbacks[0]["decay"] for cell in expand(grid, "full")} == {0.5}
     assert grid.report.metric == "accuracy" and grid.report.metrics[1:] == ["server-ema/accuracy", "method/drift"]
+
+
+def test_the_learning_rate_of_the_manual_falls_after_the_first_round(example):
+    given = {"dataset": "digits", "partition": "iid", "clients": 2, "rounds": 2, "local_epochs": 1}
+    falls, stays, fedavg = (
+        [row["loss"] for row in run(given | options).run.rows]
+        for options in (
+            {"algorithm": "fedfalling", "decay": 0.5},
+            {"algorithm": "fedfalling", "decay": 1.0},
+            {"algorithm": "fedavg"},
+        )
+    )
+    assert stays == fedavg and falls[0] == fedavg[0] and falls[1] > fedavg[1]
 
 
 def test_the_transform_of_the_manual_trains_a_run(example):

@@ -285,6 +285,29 @@ def another_seed_gives_another_model(case: Case) -> None:
 
 
 @_every_method()
+def nothing_is_trained_on_test_images(case: Case) -> None:
+    """What is trained and deployed does not depend on the test images.
+
+    Metrics may: nothing is trained on them.
+    """
+    task, states = history(case.method, **case.settings())
+    seen = task.federation
+    other = replace(
+        task, federation=replace(seen, test_images=255 - seen.test_images, test_labels=seen.test_labels.roll(1))
+    )
+    ends = [
+        state | {"metrics": {}, "deployed": _numbers_of(case.method.deploy(on, state, _everyone(on)))}
+        for on, state in ((other, train(case.method, other)), (task, states[-1]))
+    ]
+    found = difference(*ends)
+    _require(
+        not found,
+        f"{found} with other test images, but no method may see them, as its accuracy would be too high; look for test_images "
+        f"and test_labels in {hooks_in_words(case, *_IN_ROUNDS)}.",
+    )
+
+
+@_every_method()
 def every_option_has_an_effect(case: Case) -> str | None:
     """Every option, changed alone, changes what is deployed."""
     kinds = typing.get_type_hints(type(case.method))
@@ -370,7 +393,8 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
         state, left = method.step(task, state), left - 1
     require(
         not tree.all_finite(method.finite_check(state)),
-        "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed; "
+        "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed, or "
+        "local training does not use view.settings.lr (an option that is a learning rate itself has a name that ends in _lr); "
         f"look at {hooks_in_words(case, 'finite_check', 'server_step', 'aggregate', 'local_update')}.",
     )
     found = diagnostics_of(method.diagnostics, method.diagnostics(state))

@@ -15,6 +15,7 @@ from bench.contract.checks import (
     every_option_has_an_effect,
     hooks_compute_where_their_tensors_are,
     is_trained,
+    nothing_is_trained_on_test_images,
     what_a_run_costs_is_known_before,
 )
 from bench.contract.report import outcome_of, outcomes
@@ -510,6 +511,46 @@ def test_diagnostics_that_are_no_json_after_divergence_are_told(lab):
     assert "diagnostics are no JSON after training that diverged" in found(
         case, divergence_ends_in_numbers_and_no_error
     )
+
+
+def test_local_training_without_the_learning_rate_is_told_so(lab):
+    """Nothing diverges, whatever the rate; a search of it would compare equal runs."""
+    text = RIGHT.replace("RoundBased", "LocalResult, RoundBased, gradient", 1)
+    text = (
+        text[: text.index("    def local_loss")]
+        + """    def local_update(self, data, plan, view):
+        params = view.params
+        for index in plan:
+            slope = gradient(task_loss, params, data.take(index), view)
+            params = tree.map(lambda p, g: p - 0.01 * self.strength * g, params, slope)
+        return LocalResult({"delta": tree.subtract(params, view.params)}, view.client)
+"""
+    )
+    said = found(lab(text), divergence_ends_in_numbers_and_no_error)
+    assert "so that a run that diverged goes unnoticed, or local training does not use view.settings.lr" in said
+    assert "an option that is a learning rate itself has a name that ends in _lr" in said
+    case = lab(
+        text.replace("0.01 * self.strength", "self.local_lr").replace("strength: float = 1.0", "local_lr: float = 0.01")
+    )
+    assert found(case, divergence_ends_in_numbers_and_no_error).startswith("ok: ")
+
+
+PEEKING = """
+    def server_step(self, task, params, server, update, cohort):
+        hidden = task.federation.test_images.double().mean() / 255
+        return tree.add(params, tree.scale(update["delta"], self.strength * hidden)), server
+"""
+LOOKING = """
+    def round_metrics(self, task, before, after, update, cohort):
+        return {"brightness": task.federation.test_images.double().mean()}
+"""
+
+
+def test_a_method_that_trains_on_test_images_is_told_so_and_one_that_measures_on_them_is_not(lab):
+    sentence = found(lab(RIGHT + PEEKING), nothing_is_trained_on_test_images)
+    assert sentence.startswith("FAILED: What is trained and deployed does not depend on the test images: params.")
+    assert "with other test images, but" in sentence and sentence.endswith(f"server_step in {PLACE}.")
+    assert found(lab(RIGHT + LOOKING), nothing_is_trained_on_test_images).startswith("ok: ")
 
 
 def test_a_method_whose_first_round_has_no_model_has_no_cycles_for_that():
