@@ -106,6 +106,11 @@ def _images(path: str, name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
         images = images if first else images.transpose(0, 3, 1, 2)
     if not all(0 < side <= LONGEST_SIDE for side in images.shape[2:]):
         raise DataError(f"{got}; height and width are from 1 to {LONGEST_SIDE} pixels.")
+    if len(images) and images.max() == 1:  # pixels in [0, 1], converted
+        raise DataError(
+            f"{path} has no value above 1 in {name}, so that all images would be black; they count from 0 to 255: multiply by "
+            "255, and then convert to uint8."
+        )
     return np.ascontiguousarray(images)
 
 

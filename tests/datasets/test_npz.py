@@ -76,6 +76,10 @@ def test_images_are_resized_and_only_scaled_by_the_usual_transform(saved):
         ({"images": RNG.integers(0, 9, (9, 4, 6, 5), np.uint8)}, "in which no axis is its channels"),
         ({"images": COLOUR[:, :3]}, "both the first and the last axis of an image may be its channels"),
         ({"images": np.zeros((9, 6, 0), np.uint8)}, "height and width are from 1 to 1024 pixels"),
+        (
+            {"x_test": GREY[6:] // 255},
+            "has no value above 1 in x_test, so that all images would be black; they count from 0 to 255: multiply by 255",
+        ),
         ({"y_train": LABELS[:5]}, "has 6 images in x_train and 5 labels in y_train; each image needs one label"),
         ({"x_test": GREY[:0], "y_test": LABELS[:0]}, "has 0 images in x_test and 0 labels in y_test"),
         ({"y_train": LABELS.astype(float)}, r"has float64 of shape \(6,\) in y_train; labels are integers"),

@@ -184,7 +184,7 @@ def test_files_tell_when_the_function_has_to_be_called_again(lab, tmp_path, monk
     forget(monkeypatch)
     assert datasets.load("pollen", data_dir).input_shape == (1, 8, 8)
     assert (data_dir / "calls").read_text() == "x"
-    np.save(data_dir / "pollen" / "images.npy", np.ones((8, 8, 8), np.uint8))
+    np.save(data_dir / "pollen" / "images.npy", np.full((8, 8, 8), 9, np.uint8))
     forget(monkeypatch)
     of_labs.look_in(data_dir)
     assert resolve(SETTINGS).dataset != first
