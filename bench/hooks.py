@@ -71,8 +71,8 @@ def _options(made: type) -> list[str]:
 @functools.cache  # a grid loads each class for each of its cells
 def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
     """Raises ValueError with all that is wrong in how the classes of a file override hooks: names almost like hooks, which
-    nothing would call, options with the names of hooks, hooks that take other arguments than they get, and hooks that are left
-    out.
+    nothing would call, options with the names of hooks or of other attributes, hooks that take other arguments than they get,
+    and hooks that are left out.
 
     Args:
         extends: the class that has these hooks, for messages.
@@ -91,8 +91,15 @@ def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
         )
     elif absent := [name for name in needed if _is_left_to_others(getattr(made, name, None))]:
         mistakes.append(f"{where} has no {' and no '.join(absent)}, which every {entry.kind} needs; add it.")
-    taken = [name for kind in own for name in _options(kind) if _is_hook(kind, name)]
-    mistakes += [f"{where} has an option called {name}, but a hook has this name; rename it." for name in taken]
+    for kind in own:
+        for name in _options(kind):
+            inherited = _inherited(kind, name)
+            if inspect.isfunction(inherited):
+                mistakes.append(f"{where} has an option called {name}, but a hook has this name; rename it.")
+            elif inherited is not None:
+                mistakes.append(
+                    f"{where} gives {name} a type, which makes it an option; write {name} = {vars(kind).get(name)!r}."
+                )
     mistakes += [mistake for kind in own for mistake in _other_arguments(kind)]
     if mistakes:
         raise ValueError(" ".join(mistakes))
@@ -106,9 +113,12 @@ def _misspelt(kind: type) -> dict[str, str]:
     return {name: found[0] for name, found in close.items() if found}
 
 
-def _is_hook(kind: type, name: str) -> bool:
-    """Whether the nearest base of a class that knows this name has a function of it."""
-    return inspect.isfunction(next((vars(base)[name] for base in kind.__mro__[1:] if name in vars(base)), None))
+def _inherited(kind: type, name: str) -> Any:
+    """What the nearest base of a class that has this name has there; None if none has, or it is an option there, too."""
+    base = next(
+        (base for base in kind.__mro__[1:] if name in vars(base) or name in inspect.get_annotations(base)), None
+    )
+    return None if base is None or name in _options(base) else vars(base).get(name)
 
 
 def _is_ours(thing: Any) -> bool:

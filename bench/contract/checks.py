@@ -300,7 +300,7 @@ def nothing_is_trained_on_test_images(case: Case) -> None:
         for on, state in ((other, train(case.method, other)), (task, states[-1]))
     ]
     found = difference(*ends)
-    _require(
+    require(
         not found,
         f"{found} with other test images, but no method may see them, as its accuracy would be too high; look for test_images "
         f"and test_labels in {hooks_in_words(case, *_IN_ROUNDS)}.",

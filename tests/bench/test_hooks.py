@@ -113,6 +113,21 @@ def test_an_option_with_the_name_of_a_hook_is_refused(refused, folder, head, opt
 
 
 @pytest.mark.parametrize(
+    ("folder", "head", "option", "write"),
+    [
+        ("algorithms", "class Mine(RoundBased):", "version: int = 2", "version = 2"),
+        ("algorithms", "class Mine(RoundBased):", "personal: bool = True", "personal = True"),
+        ("callbacks", "class Mine(Callback):", "version: int = 2", "version = 2"),
+    ],
+)
+def test_an_attribute_with_a_type_would_be_an_option_and_is_refused(refused, folder, head, option, write):
+    """Else a version would be an option that nothing reads, and old runs would be those of the new code."""
+    said = refused(folder, head, f"{option}\ndef after_round(self, outcome, own): return own, {{}}")
+    name = option.partition(":")[0]
+    assert f"mine_of_a_test.py gives {name} a type, which makes it an option; write {write}." in said
+
+
+@pytest.mark.parametrize(
     ("folder", "head", "functions", "said"),
     [
         (
