@@ -27,6 +27,7 @@ from bench.registry import Registry
 
 REGISTRY = Registry("space")
 """Name of a space -> its file."""
+_END = 0.05  # share of a range at each of its ends
 TRAINING = "training"  # the settings of training that any method has
 
 
@@ -91,6 +92,17 @@ class Parameter(BaseModel):
         if searcher == "grid" or self.low is None or self.source.startswith(("ours", "measured here")):
             return self.source
         return f"our range, around the grid {self.describe('grid')} ({self.source})"
+
+    def is_at_end(self, value: Any, searcher: str) -> bool:
+        """Whether a value is the smallest or the largest that a searcher can propose, or lies within 5 % of the range of one of
+        them; of fewer than three values, or of texts, none is."""
+        if searcher == "grid" or self.low is None:
+            numbers = [one for one in self.grid if type(one) in (int, float)]
+            return len(numbers) == len(self.grid) > 2 and value in (min(numbers), max(numbers))
+        if self.log and value <= 0:  # a default that lies outside
+            return True
+        low, high, place = (math.log(one) if self.log else one for one in (self.low, self.high or 0, value))
+        return not _END < (place - low) / (high - low) < 1 - _END
 
     def describe(self, searcher: str) -> str:
         """The values of a searcher: "0.001 to 10 (log)" or "0.1, 1, 5"."""

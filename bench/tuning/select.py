@@ -179,6 +179,7 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         outcomes: among which it was chosen.
     """
     usual = run_id(with_options(search.template, {}))
+    at_end = [key for key, one in search.space.items() if one.is_at_end(chosen.params[key], search.searcher)]
     return {
         "hparams": chosen.params,
         "score": chosen.mean,
@@ -192,7 +193,7 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         "defaults": any(run_id(with_options(search.template, one.params)) == usual for one in outcomes),
         "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
         "search": search.name,
-    }
+    } | ({"at_end": at_end} if at_end else {})
 
 
 def _spaces_searched(store: Store) -> dict[str, set[str]]:

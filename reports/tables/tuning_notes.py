@@ -1,7 +1,7 @@
 """How hyper-parameters were chosen (footnotes), and which ones (a table)."""
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -153,6 +153,7 @@ def _searched(grid: StoredGrid, names: Names) -> Iterator[str]:
             yield _search_protocol(cells, names)
             yield from _defaults(cells)
         yield from _ties(cells)
+        yield from _at_ends(cells, names)
         yield from _unequal_counts(cells, names)
         yield from _spaces_tried(cells, names)
         yield from _failures(cells, names)
@@ -203,6 +204,18 @@ def _ties(cells: list[StoredCell]) -> Iterator[str]:
             f"In {tied} of {len(cells)} searches the best configurations print alike on validation data; the first of them "
             "was taken, and which it is means little."
         )
+
+
+def _at_ends(cells: list[StoredCell], names: Names) -> Iterator[str]:
+    """Hyper-parameters that were chosen at an end of what was searched."""
+    searches = Counter(_title(cell, names) for cell in cells)
+    found = Counter((key, _title(cell, names)) for cell in cells for key in cell["tuned"].get("at_end", ()))
+    methods = defaultdict[str, list[str]](list)
+    for (key, name), count in found.items():
+        methods[names.option(key).plain].append(f"{name} in {count} of {searches[name]}")
+    if methods:
+        listed = "; ".join(f"{option} of {', '.join(some)}" for option, some in methods.items())
+        yield f"Chosen at an end of its range, where a wider one may be better (method, searches): {listed}."
 
 
 def _unequal_counts(cells: list[StoredCell], names: Names) -> Iterator[str]:

@@ -14,6 +14,7 @@ from bench.experiments.grid_loading import single
 from bench.experiments.spec import TuningOptions
 from bench.tuning.build import make_searches, on_validation, unsearched
 from bench.tuning.search import stops
+from search_spaces import Parameter
 from tests.support import method_files, searched
 from tests.support.searching import SETTING, SMALL, STAGES, make
 from tests.support.toy import toy
@@ -326,3 +327,26 @@ def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
         resolve(flat)
     config = on_validation(resolve(flat, facts=None), 0.2)
     assert with_options(config, {"mu": 0.5}).algorithm["mu"] == 0.5 and config.split == "validation"
+
+
+@pytest.mark.parametrize(
+    ("given", "searcher", "ends", "inside"),
+    [
+        (
+            {"grid": [0.1], "low": 0.001, "high": 10, "log": True},
+            "random",
+            [0.001, 0.0015, 6.5, 10, 0.0],
+            [0.002, 6, 1],
+        ),
+        ({"grid": [0.1], "low": 0.0, "high": 1.0}, "optuna", [0.0, 0.05, 0.96], [0.06, 0.94]),
+        ({"grid": [1, 2], "low": 1, "high": 5}, "random", [1, 5], [2, 3, 4]),
+        ({"grid": [1, 5, 0.1], "low": 0.001, "high": 10}, "grid", [0.1, 5], [1]),
+        ({"grid": ["fast", "full", "none"]}, "grid", [], ["fast", "none"]),
+        ({"grid": [0, 1]}, "random", [], [0, 1]),
+    ],
+)
+def test_which_values_lie_at_an_end(given, searcher, ends, inside):
+    parameter = Parameter(**given)
+    assert [parameter.is_at_end(value, searcher) for value in (*ends, *inside)] == [True] * len(ends) + [False] * len(
+        inside
+    )

@@ -201,6 +201,18 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
     assert "Best of 3 configurations per cell" in paths["md"].read_text()
 
 
+def test_a_choice_at_an_end_of_its_range_is_known(store):
+    asked = request(replace(TUNING, searcher="grid", samples=None, compares=False), axes={**content()["axes"], "algorithm": ["fedprox"]})
+    searches = select.searches_of(asked.spec, asked.plan(store).selected)
+    grids = [search.space["mu"].grid for search in searches.values()]
+    chosen = [one["hparams"]["mu"] for one in trained(asked, store).values()]
+    ends = [one.get("at_end", []) for one in trained(asked, store).values()]
+    assert [("mu" in end) for end in ends] == [
+        mu in (min(grid), max(grid)) for mu, grid in zip(chosen, grids, strict=True)
+    ]
+    assert any(ends)
+
+
 def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
     for tuning in (TUNING, replace(TUNING, samples=5)):
         asked = replace(request(tuning), chosen=trained(request(tuning), store))

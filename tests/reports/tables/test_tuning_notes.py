@@ -61,6 +61,16 @@ def test_a_table_tuned_on_validation_data_says_so_and_what_was_chosen(searched):
     assert unequal in searched.render(style="paper")
 
 
+def test_what_was_chosen_at_an_end_of_its_range_is_named(store):
+    for row, mu, more in (("cifar10 label-2", 10.0, {"at_end": ["mu"]}), ("cifar10 dir-0.1", 1.0, {})):
+        store.add(row, "fedprox", [0.5, 0.6], tuned=choice(mu, **more), config=with_mu("fedprox", mu))
+        store.add(row, "moon", [0.5, 0.6], tuned=choice(mu, search="t", **more), config=with_mu("moon", mu))
+    assert (
+        "- Chosen at an end of its range, where a wider one may be better (method, searches): μ of FedProx in 1 of 2, MOON in "
+        "1 of 2.\n"
+    ) in store.render()
+
+
 def test_a_search_of_one_seed_says_which(store):
     store.add("cifar10 label-2", "moon", [0.5], tuned=choice(1.0, seeds=[2]), config=with_mu("moon", 1.0))
     assert "by mean validation accuracy in the last round of seed 2; searcher random.\n" in store.render()
