@@ -110,8 +110,8 @@ def import_(
         )
     for name, difference in found.disagreeing.items():
         warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
-    for cell in found.replaced:
-        warn(f"{cell} has other settings there; the cell that is here stays.")
+    for cell, difference in found.replaced.items():
+        warn(f"{cell} has other settings there ({difference}); the cell that is here stays.")
     if found.disagreeing or found.replaced:
         raise typer.Exit(1)
 

@@ -18,6 +18,7 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.labels import value_of
 from bench.experiments.stored_grid import is_same, merge_cells
 from bench.results import authors
+from bench.results.columns import described
 from bench.results.copies import import_runs, require_files
 from bench.results.equality import differences
 from bench.results.ids import unversioned
@@ -41,7 +42,8 @@ class Merged:
         unfinished: runs there that have not ended, or that a search stopped.
         grids: stored grids that are here now and were not before, or have more cells.
         others: grids of the same name there that are not the grid that is stored here.
-        replaced: cells of grids there that have other settings here: another substitute, or other chosen hyper-parameters.
+        replaced: cells of grids there that have other settings here (another substitute, an edited default, or other chosen
+            hyper-parameters) -> in what they differ.
     """
 
     taken: list[str] = field(default_factory=list)
@@ -51,7 +53,7 @@ class Merged:
     unfinished: list[str] = field(default_factory=list)
     grids: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)
+    replaced: dict[str, str] = field(default_factory=dict)
 
 
 def merge_results(
@@ -151,11 +153,21 @@ def _merge_grid(
     grid = merge_cells(ours, theirs, _order(ours, theirs), ended.__contains__) if ours else theirs
     kept = {cell["run"] for cell in grid["cells"]}
     lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
-    merged.replaced += dict.fromkeys(f"{name}: {label_of(theirs, cell)}" for cell in lost)
+    for cell in lost:
+        key = cell_key(theirs["report"], cell)
+        stays = next((one for one in grid["cells"] if cell_key(theirs["report"], one) == key), cell)
+        merged.replaced.setdefault(f"{name}: {label_of(theirs, cell)}", _differing(cell, stays))
     if grid != ours:
         merged.grids.append(name)
         if not dry_run:
             here.write_grid(name, grid)
+
+
+def _differing(there: StoredCell, here: StoredCell) -> str:
+    """Settings and options of two runs that differ: "fedprox.mu 0.1 there and 1 here"."""
+    theirs, ours = (described(cell["config"]) for cell in (there, here))
+    keys = [key for key in dict.fromkeys([*theirs, *ours]) if key != "seed" and theirs.get(key) != ours.get(key)]
+    return ", ".join(f"{key} {theirs.get(key, 'not set')} there and {ours.get(key, 'not set')} here" for key in keys)
 
 
 def label_of(grid: StoredGrid, cell: StoredCell) -> str:

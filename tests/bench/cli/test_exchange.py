@@ -207,10 +207,10 @@ def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
 
 
 def test_a_cell_with_other_settings_there_is_named_and_counts_in_the_exit_status(both, bench, monkeypatch):
-    found = Merged(taken=[RUNS[2].id], replaced=["quickstart: digits label-2 fedavg"])
+    found = Merged(taken=[RUNS[2].id], replaced={"quickstart: digits label-2 fedavg": "lr 0.1 there and 0.3 here"})
     monkeypatch.setattr("bench.experiments.importing.merge_results", lambda *about: found)
     code, text = bench("import {b} --results-dir {a}")
-    assert code == 1 and "quickstart: digits label-2 fedavg has other settings there" in text
+    assert code == 1 and "digits label-2 fedavg has other settings there (lr 0.1 there and 0.3 here); the cell" in text
 
 
 def test_a_stored_grid_is_named_by_either_suffix_of_its_file():

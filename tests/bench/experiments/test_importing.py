@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.config.code_version import code_version, definitions_of
+from bench.config.resolve import resolve
+from bench.config.schema import run_id, settings_of
 from bench.errors import StoreError
 from bench.experiments.importing import merge_results
 from bench.results import copies
@@ -82,6 +85,17 @@ def test_seeds_of_one_cell_from_two_machines_stand_in_one_cell(tmp_path):
     merge_results(there, here)
     assert [cell["seed"] for cell in here.grid(LABEL)["cells"]] == [0, 1, 2]
     assert "60.0±8.2" in api.GridReport(here.folder, "quickstart", "paper").render()
+
+
+def test_a_cell_with_other_settings_there_stays_as_it_is_here_and_the_settings_are_named(tmp_path):
+    configs = [resolve(settings_of(cell.config) | {"lr": 0.3}) for cell in LABEL_2]
+    others = tuple(replace(cell, config=one, id=run_id(one)) for cell, one in zip(LABEL_2, configs, strict=True))
+    here = results(tmp_path / "here", LABEL_2, scores(LABEL_2, 0.5, 0.5, 0.5))
+    there = results(tmp_path / "there", others, scores(others, 0.6, 0.7, 0.8))
+    before, lr = here.grid(LABEL), LABEL_2[0].config.lr
+    found = merge_results(there, here)
+    assert found.replaced == {f"{LABEL}: digits, label-2, fedavg": f"lr 0.3 there and {lr} here"}
+    assert here.grid(LABEL) == before and len(found.taken) == 3
 
 
 def test_a_grid_that_is_only_there_is_taken_into_a_new_directory(tmp_path):

@@ -202,7 +202,10 @@ def test_the_chosen_hyper_parameters_are_those_of_the_test_runs_and_the_report_t
 
 
 def test_a_choice_at_an_end_of_its_range_is_known(store):
-    asked = request(replace(TUNING, searcher="grid", samples=None, compares=False), axes={**content()["axes"], "algorithm": ["fedprox"]})
+    asked = request(
+        replace(TUNING, searcher="grid", samples=None, compares=False),
+        axes={**content()["axes"], "algorithm": ["fedprox"]},
+    )
     searches = select.searches_of(asked.spec, asked.plan(store).selected)
     grids = [search.space["mu"].grid for search in searches.values()]
     chosen = [one["hparams"]["mu"] for one in trained(asked, store).values()]
