@@ -470,10 +470,16 @@ def _check_logits(kind: type[FromModule], module: nn.Module, head: str, images: 
         with torch.no_grad():
             is_its = len(given) == 1 and given[0].dim() == 2 and part.out_features == num_classes
             if not is_its or not torch.allclose(F.linear(given[0], part.weight, part.bias), logits, atol=1e-5):
+                linear = {
+                    path: one for path, one in module.named_modules() if isinstance(one, nn.Linear) and path != head
+                }
+                other = next((path for path, one in linear.items() if path and one.out_features == num_classes), None)
+                named = (
+                    f', or name the classifier: @registered_model("{kind.__name__}", head="{other}")' if other else ""
+                )
                 raise ValueError(
                     f"What the model {kind.__name__} returns are not the outputs of its linear layer {head}, called once on "
-                    "features [B, D]; return logits without a softmax, or name the classifier: "
-                    f'@registered_model("{kind.__name__}", head="fc").'
+                    f"features [B, D]; return logits without a softmax{named}."
                 )
 
 

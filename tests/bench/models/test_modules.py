@@ -385,8 +385,12 @@ class Overwriting(Perceptron):
         ),
         (lambda shape, classes: nn.Flatten(), {}, "needs a torch.nn.Linear as its classifier, but has none"),
         (Perceptron, {"head": "fc"}, "has none called 'fc'; its linear layers: body.1, classifier"),
-        (Perceptron, {"tail": lambda: nn.Softmax(1)}, "return logits without a softmax"),
-        (Perceptron, {"head": "body.1"}, "are not the outputs of its linear layer body.1"),
+        (Perceptron, {"tail": lambda: nn.Softmax(1)}, r"return logits without a softmax\.$"),
+        (
+            Perceptron,
+            {"head": "body.1"},
+            'linear layer body.1, .*, or name the classifier: @registered_model."mine", head="classifier".',
+        ),
         (
             Perceptron,
             {"tail": lambda: nn.Unflatten(1, (3, 1))},
