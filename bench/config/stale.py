@@ -1,8 +1,8 @@
 """Which finished runs are stale: code on which their numbers depend has changed since, so that they may be others now.
 
 A part of the code is as it was if its hash is (see `bench.config.code_version`). It gives the same numbers, too, if
-`known_code.txt` lists both hashes under the version that the part had in the run. So does a part whose own files are as they
-were, as those of a method of a lab, if those of the harness that it uses are known to give the same numbers, file by file.
+`known_code.txt` lists both hashes under the version that the part had in the run. A part of a lab, such as its method, is not
+listed. It gives the same numbers if its own files are as they were, and each file of the harness that it uses is known to.
 `python -m tests.support.known_code` adds the hashes of today, after it has seen that short runs of everything still give the
 stored numbers.
 """
@@ -74,10 +74,11 @@ def _has_changed(part: str, then: str, version: int, store: Store) -> bool:
     current = Registry(kind).version_of(name)[0] if kind in KINDS and name in Registry(kind) else version
     if version < current or (version > current and (part, version) not in known()):
         return False  # as below, also of what a lab has brought
-    # The code of another version gives other numbers to other runs: that is no change of this one.
-    listed = {other for (name, other), hashes in known().items() if name == part and now in hashes}
-    if listed and version not in listed:
-        return False
+    of_harness = {other: hashes for (name, other), hashes in known().items() if name == part}
+    if of_harness:  # files that are known one by one may give other numbers together
+        # The code of another version gives other numbers to other runs: that is no change of this one.
+        listed = [other for other, hashes in of_harness.items() if now in hashes]
+        return version in listed or not listed
     before = store.code(then)
     return before is None or any(_differences(before, definitions_of(part)))
 
@@ -133,17 +134,22 @@ def _differences(before: Definitions, now: Definitions) -> Iterator[tuple[str, l
 
 
 def _gives_the_same(file: str, *contents: Mapping[str, str] | None) -> bool:
-    """Whether a file is one of the harness that gives the same numbers with all of these contents. One that is new or gone
-    (None) makes no difference of its own: what imports it has another content, too."""
+    """Whether a file is one of the harness that gives the same numbers with all of these contents.
+
+    One that is new or gone (None) makes no difference of its own, because what imports it has another content, too. But nobody
+    knows which of its numbers that content stands for, if they have moved.
+    """
     lines = lines_of(file, known())
     there = {hash_of(content) for content in contents if content is not None}
-    return any(there <= {*line} for line in (lines if len(there) > 1 else lines[-1:]))
+    if len(there) == 1 and lines.keys() != {1}:
+        return False
+    return any(there <= {*line} for line in lines.values())
 
 
-def lines_of(file: str, listed: Known) -> list[list[str]]:
-    """The hashes of a file of the harness: those of one list give the same numbers, and those of the last the numbers of
-    today."""
-    return [hashes for (part, _), hashes in sorted(listed.items()) if part == f"file {file}"]
+def lines_of(file: str, listed: Known) -> dict[int, list[str]]:
+    """Number -> hashes of a file of the harness, in the order of the numbers: those of one number give the same numbers, and
+    those of the last the numbers of today."""
+    return {number: hashes for (part, number), hashes in sorted(listed.items()) if part == f"file {file}"}
 
 
 def _listed(parts: Iterable[str], files: Mapping[str, list[str]]) -> str:

@@ -5,7 +5,7 @@ today's code to `bench/known_code.txt`. Without that, runs of the code before co
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import algorithms
 from bench import callbacks, imports, models
@@ -56,39 +56,47 @@ def files_today() -> dict[str, str]:
 def unlisted(known: Known) -> list[str]:
     """The parts whose hash of today is not listed under their version, and the files whose hash is not in their last line."""
     parts = [key for key, found in today().items() if found not in known.get(key, ())]
-    files = [
-        (f"file {file}", max(1, len(lines)))
-        for file, found in files_today().items()
-        if not (lines := lines_of(file, known)) or found not in lines[-1]
-    ]
+    files = []
+    for file, found in files_today().items():
+        last, hashes = _last_line(file, known)
+        if found not in hashes:
+            files.append((f"file {file}", last))
     return [f"{part} {version}" for part, version in parts + files]
 
 
 def added(known: Known) -> str:
     """The content of the file with the hashes of today.
 
-    A file gets a new line if a part that uses it got a new version since it was listed: nobody knows whether it has moved the
-    numbers, or another one.
+    A file gets a new line if a part that uses it has got another version: nobody knows whether it has moved the numbers, or
+    another one. For the same reason the first line of a new file is then its second.
     """
     hashes = {key: [*found] for key, found in known.items()}
     parts = today()
-    earlier = {part for part, _ in known}
-    moved = {
-        file
-        for part, version in parts
-        if part in earlier and (part, version) not in known
-        for file in definitions_of(part)
-    }
+    moved = _files_of_other_versions(parts, known)
     for key, found in parts.items():
         hashes[key] = [*dict.fromkeys([*hashes.get(key, ()), found])]
     for file, found in files_today().items():
-        lines = lines_of(file, known)
-        if not lines or found not in lines[-1]:
-            line = len(lines) + (not lines or file in moved)
-            hashes.setdefault((f"file {file}", line), []).append(found)
+        last, of_line = _last_line(file, known)
+        if found not in of_line:
+            hashes.setdefault((f"file {file}", last + (file in moved)), []).append(found)
     return _HEAD + "".join(
         f"{part} {version}: {' '.join(found)}\n" for (part, version), found in sorted(hashes.items())
     )
+
+
+def _last_line(file: str, known: Known) -> tuple[int, list[str]]:
+    """Its number, 1 if there is none, and its hashes."""
+    lines = lines_of(file, known)
+    last = max(lines, default=1)
+    return last, lines.get(last, [])
+
+
+def _files_of_other_versions(parts: Iterable[tuple[str, int]], known: Known) -> set[str]:
+    """The files of parts that have a version that was not listed, or have gone back to an earlier one."""
+    highest, before = dict(sorted(parts)), dict(sorted(known))
+    other = {part for part, version in parts if part in before and (part, version) not in known}
+    other |= {part for part, version in highest.items() if version < before.get(part, version)}
+    return {file for part in other for file in definitions_of(part)}
 
 
 def refusal(computed: Mapping[str, Mapping[str, dict]]) -> str:

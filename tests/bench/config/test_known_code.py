@@ -94,7 +94,7 @@ def test_code_that_is_not_listed_is_found_and_added():
     assert not known_code.unlisted(longer)
 
 
-def test_a_file_gets_a_new_line_when_a_part_that_uses_it_has_a_new_version(monkeypatch):
+def test_a_file_gets_a_new_line_when_a_part_that_uses_it_has_a_new_version():
     own, shared, aside = (
         "file algorithms/fedprox.py",
         "file algorithms/shared/moments.py",
@@ -111,6 +111,23 @@ def test_a_file_gets_a_new_line_when_a_part_that_uses_it_has_a_new_version(monke
     assert listed[own, 1] == ["0" * 16] and listed[own, 2] == [files[own.removeprefix("file ")]]
     assert listed[aside, 1] == ["1" * 16, files[aside.removeprefix("file ")]], "fedprox does not use it"
     assert (shared, 2) not in listed and not known_code.unlisted(listed)
+
+
+def test_a_new_file_begins_with_its_second_line_when_a_part_that_uses_it_has_a_new_version():
+    """Whether it has moved the numbers of what imports it, nobody knows."""
+    own = "file algorithms/fedprox.py"
+    before = {key: hashes for key, hashes in LISTED.items() if key[0] not in (own, "algorithm fedprox")}
+    listed = read_known(known_code.added(before | {("algorithm fedprox", 0): ["2" * 16]}))
+    assert [number for part, number in listed if part == own] == [2]
+    assert not known_code.unlisted(listed) and read_known(known_code.added(listed)) == listed
+
+
+def test_a_file_gets_a_new_line_when_a_part_that_uses_it_goes_back_to_an_earlier_version():
+    own = "file algorithms/fedprox.py"
+    now, part = known_code.files_today()[own.removeprefix("file ")], next(iter(LISTED["algorithm fedprox", 1]))
+    before = LISTED | {("algorithm fedprox", 9): [part], (own, 1): [now], (own, 2): ["0" * 16]}
+    listed = read_known(known_code.added(before))
+    assert listed[own, 2] == ["0" * 16] and listed[own, 3] == [now]
 
 
 def test_every_file_that_the_code_of_a_lab_reaches_is_listed(tmp_path, monkeypatch):

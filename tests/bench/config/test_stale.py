@@ -163,6 +163,26 @@ def test_a_file_of_the_harness_that_is_new_or_gone_counts_with_what_imports_it(k
     assert stale.changes(record, config, store) == ()
     known["file algorithms/gone.py", 2] = ["0" * 16]
     assert stale.changes(record, config, store) != (), "it had moved numbers before it went"
+    del known["file algorithms/gone.py", 2]
+    known[f"file {FEDPROX}", 2] = known[f"file {FEDPROX}", 1]
+    assert stale.changes(record, config, store) != (), (
+        "nobody knows whether its numbers moved before something imported it"
+    )
+    known[f"file {FEDPROX}", 1] = ["0" * 16]
+    assert stale.changes(record, config, store) != (), "its numbers have moved since something imported it"
+    del known[f"file {FEDPROX}", 1]
+    assert stale.changes(record, config, store) != (), "something that uses it moved its numbers when it was new"
+
+
+def test_files_that_are_known_one_by_one_say_nothing_of_a_part_of_the_harness(known, store):
+    then = earlier(store, MOON, "algorithms/moon.py", "Moon")  # one file of a change of two, in the midst of it
+    changed = ((MOON, then),)
+    file = "algorithms/moon.py"
+    known[MOON, 1] = ["0" * 16, NOW[MOON]]
+    known[f"file {file}", 1] = [content_hash(MOON, file, store, then), content_hash(MOON, file)]
+    assert stale.changes({"code": NOW | dict(changed)}, CONFIG, store) == changed
+    known[MOON, 1] = ["0" * 16]
+    assert stale.changes({"code": NOW | dict(changed)}, CONFIG, store) == changed
 
 
 def test_known_code_is_read_by_part_and_version():
