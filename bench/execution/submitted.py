@@ -51,6 +51,14 @@ _LOOK_SECONDS = 0.2  # between looks at the reports of jobs on this machine
 _LOOK_SECONDS_SLURM = 2.0
 _LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
 _PAUSED = ("SUSPENDED", "RESIZING", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states in which a job waits
+_PAUSED_IN_QUEUE = (
+    "CONFIGURING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+    "RESV_DEL_HOLD",
+    "REQUEUE_FED",
+)  # by squeue alone
 _PREEMPTED = "PREEMPTED"
 _PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
 _QUEUE_SECONDS = 60  # between two calls of squeue
@@ -310,13 +318,13 @@ class _Stage:
     def _is_over(self, one: _Submitted) -> bool:
         """Whether the process of a job has ended, and is not started again by Slurm.
 
-        submitit takes a job that is suspended for one that has ended, and one that is preempted for one that is queued again,
-        which depends on the site: after a while it is submitted again.
+        submitit takes a job that waits, such as one that is suspended, for one that has ended. One that is preempted it takes
+        for one that is queued again, which depends on the site: after a while it is submitted again.
         """
         if not self._on_slurm:
             return one.handle.done()
         state = one.handle.state
-        if state in _PAUSED:
+        if state in _PAUSED + _PAUSED_IN_QUEUE:
             return False
         if state != _PREEMPTED:
             one.preempted_at = None
@@ -477,7 +485,7 @@ def _watcher_of_queue() -> Any:
 
         def read_info(self, string: bytes | str) -> dict[str, dict[str, str]]:
             text = string if isinstance(string, str) else string.decode()
-            states = dict(line.strip().split("|") for line in text.splitlines())
+            states = dict(line.strip().split("|") for line in text.splitlines() if line.count("|") == 1)
             # Slurm lists a job for some minutes after its end, and then no longer.
             return {job: {"State": states.get(job, "COMPLETED")} for job in self._registered}
 

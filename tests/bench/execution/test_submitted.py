@@ -289,6 +289,17 @@ def test_a_suspended_job_goes_on_and_a_preempted_one_is_submitted_again_after_a_
         assert stage._is_over(one)
         one.handle = Handle("FAILED")
         assert stage._is_over(one)
+        one.handle = Handle("CONFIGURING")
+        assert not stage._is_over(one), "squeue says so while the machine of a job starts"
+
+
+def test_the_states_of_jobs_are_read_from_squeue():
+    watcher = submitted._watcher_of_queue()
+    for job in ("101_0", "101_1", "102"):
+        watcher.register_job(job)
+    listed = b"CLUSTER: ours\n101_0|RUNNING\n102|CONFIGURING\n99|RUNNING\n\n"
+    found = {job: one["State"] for job, one in watcher.read_info(listed).items()}
+    assert found == {"101_0": "RUNNING", "101_1": "COMPLETED", "102": "CONFIGURING"}
 
 
 def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp_path, monkeypatch):
