@@ -96,11 +96,11 @@ class Parameter(BaseModel):
     def is_at_end(self, value: Any, searcher: str) -> bool:
         """Whether a value is the smallest or the largest that a searcher can propose, or lies within 5 % of the range of one of
         them; of fewer than three values, or of texts, none is."""
+        if self.size(searcher) < 3:
+            return False
         if searcher == "grid" or self.low is None:
             numbers = [one for one in self.grid if type(one) in (int, float)]
-            return len(numbers) == len(self.grid) > 2 and value in (min(numbers), max(numbers))
-        if self.log and value <= 0:  # a default that lies outside
-            return True
+            return len(numbers) == len(self.grid) and value in (min(numbers), max(numbers))
         low, high, place = (math.log(one) if self.log else one for one in (self.low, self.high or 0, value))
         return not _END < (place - low) / (high - low) < 1 - _END
 

@@ -335,7 +335,7 @@ def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
         (
             {"grid": [0.1], "low": 0.001, "high": 10, "log": True},
             "random",
-            [0.001, 0.0015, 6.5, 10, 0.0],
+            [0.001, 0.0015, 6.5, 10],
             [0.002, 6, 1],
         ),
         ({"grid": [0.1], "low": 0.0, "high": 1.0}, "optuna", [0.0, 0.05, 0.96], [0.06, 0.94]),
@@ -343,6 +343,7 @@ def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
         ({"grid": [1, 5, 0.1], "low": 0.001, "high": 10}, "grid", [0.1, 5], [1]),
         ({"grid": ["fast", "full", "none"]}, "grid", [], ["fast", "none"]),
         ({"grid": [0, 1]}, "random", [], [0, 1]),
+        ({"grid": [1, 2], "low": 1, "high": 2}, "random", [], [1, 2]),
     ],
 )
 def test_which_values_lie_at_an_end(given, searcher, ends, inside):
