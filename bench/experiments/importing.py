@@ -155,7 +155,8 @@ def _merge_grid(
     lost = [cell for cell in theirs["cells"] if cell["run"] in ended and cell["run"] not in kept]
     for cell in lost:
         key = cell_key(theirs["report"], cell)
-        stays = next((one for one in grid["cells"] if cell_key(theirs["report"], one) == key), cell)
+        alike = [one for one in grid["cells"] if cell_key(theirs["report"], one) == key]
+        stays = next((one for one in alike if one["seed"] == cell["seed"]), [*alike, cell][0])
         merged.replaced.setdefault(f"{name}: {label_of(theirs, cell)}", _differing(cell, stays))
     if grid != ours:
         merged.grids.append(name)

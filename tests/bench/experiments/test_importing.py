@@ -87,6 +87,23 @@ def test_seeds_of_one_cell_from_two_machines_stand_in_one_cell(tmp_path):
     assert "60.0±8.2" in api.GridReport(here.folder, "quickstart", "paper").render()
 
 
+def test_settings_are_compared_with_those_of_the_same_seed(tmp_path):
+    """By a ruleset each seed may have chosen others."""
+
+    def chosen(*rates):
+        configs = [resolve(settings_of(cell.config) | {"lr": rate}) for cell, rate in zip(LABEL_2, rates, strict=True)]
+        return tuple(replace(cell, config=one, id=run_id(one)) for cell, one in zip(LABEL_2, configs, strict=True))
+
+    ours, theirs = chosen(0.1, 0.2, 0.3), chosen(0.1, 0.2, 0.4)
+    here = results(tmp_path / "here", ours, scores(ours, 0.5, 0.5, 0.5))
+    there = results(tmp_path / "there", theirs, scores(theirs, 0.5, 0.5, 0.6))
+    ruleset = {"name": "tuned", "studies": [[0], [1], [2]], "samples": 3}
+    for store in (here, there):
+        store.write_grid(LABEL, store.grid(LABEL) | {"ruleset": ruleset})
+    found = merge_results(there, here)
+    assert found.replaced == {f"{LABEL}: digits, label-2, fedavg": "lr 0.4 there and 0.3 here"}
+
+
 def test_a_cell_with_other_settings_there_stays_as_it_is_here_and_the_settings_are_named(tmp_path):
     configs = [resolve(settings_of(cell.config) | {"lr": 0.3}) for cell in LABEL_2]
     others = tuple(replace(cell, config=one, id=run_id(one)) for cell, one in zip(LABEL_2, configs, strict=True))
