@@ -50,15 +50,9 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.2  # between looks at the reports of jobs on this machine
 _LOOK_SECONDS_SLURM = 2.0
 _LARGEST_ARRAY = 1000  # jobs; Slurm's own bound is 1001 unless it is set
-_PAUSED = ("SUSPENDED", "RESIZING", "REQUEUE_HOLD", "SPECIAL_EXIT")  # states in which a job waits
-_PAUSED_IN_QUEUE = (
-    "CONFIGURING",
-    "SIGNALING",
-    "STAGE_OUT",
-    "STOPPED",
-    "RESV_DEL_HOLD",
-    "REQUEUE_FED",
-)  # by squeue alone
+# States in which a job waits; sacct says the first four.
+_PAUSED = {"SUSPENDED", "RESIZING", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+_PAUSED |= {"CONFIGURING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESV_DEL_HOLD", "REQUEUE_FED"}
 _PREEMPTED = "PREEMPTED"
 _PREEMPTED_SECONDS = 1200.0  # submitit asks for states every 10 minutes
 _QUEUE_SECONDS = 60  # between two calls of squeue
@@ -125,10 +119,10 @@ def machines(
             f"--executor {executor} needs the package submitit, which is not installed ({error}); install it with: "
             "uv pip install --python .venv/bin/python submitit"
         ) from error
-    if not all(map(shutil.which, ("sbatch", "srun", "sacct", "scancel"))):
+    if not all(map(shutil.which, ("sbatch", "srun", "sacct", "squeue", "scancel"))):
         raise ValueError(
-            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel): run the command on a machine from which "
-            "jobs are submitted, or use --executor local."
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, squeue, scancel): run the command on a machine from "
+            "which jobs are submitted, or use --executor local."
         )
     options = read_slurm(slurm)
     if gpus_per_trial != "auto" or cpus_per_trial < 1 or not float(cpus_per_trial).is_integer():
@@ -324,7 +318,7 @@ class _Stage:
         if not self._on_slurm:
             return one.handle.done()
         state = one.handle.state
-        if state in _PAUSED + _PAUSED_IN_QUEUE:
+        if state in _PAUSED:
             return False
         if state != _PREEMPTED:
             one.preempted_at = None

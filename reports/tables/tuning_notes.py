@@ -215,7 +215,7 @@ def _at_ends(cells: list[StoredCell], names: Names) -> Iterator[str]:
         methods[names.option(key).plain].append(f"{name} in {count} of {searches[name]}")
     if methods:
         listed = "; ".join(f"{option} of {', '.join(some)}" for option, some in methods.items())
-        yield f"Chosen at an end of its range, where a wider one may be better (method, searches): {listed}."
+        yield f"Chosen at an end of its range, beyond which other values may be better (method, searches): {listed}."
 
 
 def _unequal_counts(cells: list[StoredCell], names: Names) -> Iterator[str]:

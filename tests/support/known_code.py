@@ -2,10 +2,14 @@
 
 It checks that short runs of everything give the stored numbers (see `tests.support.fingerprints`), and then adds the hashes of
 today's code to `bench/known_code.txt`. Without that, runs of the code before count as stale and are repeated.
+
+A change can move numbers of labs alone: of a default, say, where every caller that comes with the harness names the value.
+`--moved FILE` says so, and runs of labs that use this file are repeated.
 """
 
+import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import algorithms
 from bench import callbacks, imports, models
@@ -64,21 +68,27 @@ def unlisted(known: Known) -> list[str]:
     return [f"{part} {version}" for part, version in parts + files]
 
 
-def added(known: Known) -> str:
+def added(known: Known, moved: Collection[str] = ()) -> str:
     """The content of the file with the hashes of today.
 
     A file gets a new line if a part that uses it has got another version: nobody knows whether it has moved the numbers, or
     another one. For the same reason the first line of a new file is then its second.
+
+    Args:
+        moved: files that give other numbers to labs alone, such as "algorithms/shared/tree.py".
     """
     hashes = {key: [*found] for key, found in known.items()}
     parts = today()
-    moved = _files_of_other_versions(parts, known)
+    others = {*moved, *_files_of_other_versions(parts, known)}
     for key, found in parts.items():
         hashes[key] = [*dict.fromkeys([*hashes.get(key, ()), found])]
     for file, found in files_today().items():
         last, of_line = _last_line(file, known)
+        if file in moved and found in of_line[1:]:  # listed before somebody saw it
+            hashes[f"file {file}", last].remove(found)
+            of_line = of_line[:1]
         if found not in of_line:
-            hashes.setdefault((f"file {file}", last + (file in moved)), []).append(found)
+            hashes.setdefault((f"file {file}", last + (file in others)), []).append(found)
     return _HEAD + "".join(
         f"{part} {version}: {' '.join(found)}\n" for (part, version), found in sorted(hashes.items())
     )
@@ -106,12 +116,19 @@ def refusal(computed: Mapping[str, Mapping[str, dict]]) -> str:
     return " ".join(head + complaints) if complaints else ""
 
 
-def main() -> None:
+def main(words: Sequence[str] = ()) -> None:
+    parser = argparse.ArgumentParser(prog=COMMAND)
+    parser.add_argument(
+        "--moved", metavar="FILE", action="append", default=[], help="gives other numbers to labs alone"
+    )
+    moved = parser.parse_args(words).moved
+    if wrong := {*moved} - files_today().keys():
+        parser.error(f"labs use no file {', '.join(sorted(wrong))}; name files as bench/known_code.txt does.")
     if reason := refusal(fingerprints.compute()):
         sys.exit(reason)
     known = read_known(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
-    KNOWN.write_text(added(known), encoding="utf-8")
+    KNOWN.write_text(added(known, moved), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

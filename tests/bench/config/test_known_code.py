@@ -130,6 +130,17 @@ def test_a_file_gets_a_new_line_when_a_part_that_uses_it_goes_back_to_an_earlier
     assert listed[own, 2] == ["0" * 16] and listed[own, 3] == [now]
 
 
+def test_a_file_that_moves_numbers_of_labs_alone_gets_a_new_line_by_hand(monkeypatch, capsys):
+    file = "algorithms/shared/moments.py"
+    now, key = known_code.files_today()[file], f"file {file}"
+    for before in (["0" * 16], ["0" * 16, now]):
+        listed = read_known(known_code.added(LISTED | {(key, 1): before}, [file]))
+        assert (listed[key, 1], listed[key, 2]) == (["0" * 16], [now])
+    with pytest.raises(SystemExit):
+        known_code.main(["--moved", "algorithms/shared/momnts.py"])
+    assert "labs use no file algorithms/shared/momnts.py" in capsys.readouterr().err
+
+
 def test_every_file_that_the_code_of_a_lab_reaches_is_listed(tmp_path, monkeypatch):
     method_files.use(tmp_path, monkeypatch, LAB)
     config = resolve({**OF_LAB, "dataset": "digits", "clients": 2})

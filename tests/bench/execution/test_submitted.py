@@ -223,7 +223,7 @@ def test_plain_processes_find_what_belongs_to_a_lab_and_what_fails_is_recorded(t
         (("--executor", "slrum"), "Unknown value of --executor 'slrum'. Did you mean 'slurm'?"),
         (
             ("--executor", "slurm"),
-            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, scancel)",
+            "--executor slurm needs Slurm's programs (sbatch, srun, sacct, squeue, scancel)",
         ),
         (("--slurm", "time=5"), "--slurm is for --executor slurm"),
         (("--executor", "local", "--slurm", "time=5"), "--slurm is for --executor slurm"),

@@ -66,8 +66,8 @@ def test_what_was_chosen_at_an_end_of_its_range_is_named(store):
         store.add(row, "fedprox", [0.5, 0.6], tuned=choice(mu, **more), config=with_mu("fedprox", mu))
         store.add(row, "moon", [0.5, 0.6], tuned=choice(mu, search="t", **more), config=with_mu("moon", mu))
     assert (
-        "- Chosen at an end of its range, where a wider one may be better (method, searches): μ of FedProx in 1 of 2, MOON in "
-        "1 of 2.\n"
+        "- Chosen at an end of its range, beyond which other values may be better (method, searches): μ of FedProx in 1 of 2, "
+        "MOON in 1 of 2.\n"
     ) in store.render()
 
 
