@@ -148,6 +148,7 @@ def test_options_in_sentences_exist_and_every_option_is_explained():
         "--constraints",
         "--fix",
         "--dist",
+        "--moved",
     }
     assert {name: page.name for page, names in named.items() for name in names if name not in known | others} == {}
     explained = {name for names in named.values() for name in names}

@@ -67,7 +67,7 @@ def _require_traffic(run: _Run) -> None:
 
 def _require_visits(run: _Run) -> None:
     method, task, special = run.case.method, run.task, run.case.special
-    whole = task.population * method.workload(task.settings, _EXAMPLES)
+    whole = task.population * method.workload(task.settings, len(task.federation.clients[0]))  # one may have all
     beginning = (
         task.settings.local_epochs * _EXAMPLES * (task.population - run.cohort) if special.everyone_begins else 0
     )
@@ -91,18 +91,16 @@ def _require_gradients_to_deploy(run: _Run) -> None:
     hooks = ("deploy_workload", "server_examples", "deploy_visits", "fit_visits", "deploy", "changed", "personal_model")
     where, counted = hooks_in_words(run.case, *hooks), run.deployed.examples
     of_server = method.server_examples(_EXAMPLES * task.population, task.model.num_classes)
-    if (
-        run.cohort == task.population or not method.personal
-    ):  # else only some may have to, such as clients that were absent
+    # With models of their own only some clients may have to, such as those that were absent.
+    if run.cohort == task.population or not method.personal:
         expected = of_server + run.cohort * method.deploy_workload(task.settings, _EXAMPLES)
         require(
             counted <= expected if method.workload_is_bound else counted == expected,
             f"deploy_workload and server_examples say that gradients of {expected:,} examples are computed in order to deploy, "
             f"but what is deployed says {counted:,} in its examples; look at {where}.",
         )
-    least = (
-        0 if run.case.special.gradients_of_its_own else counted - of_server
-    )  # servers may compute theirs in other ways
+    # Servers may compute theirs in other ways.
+    least = 0 if run.case.special.gradients_of_its_own else counted - of_server
     require(
         least <= run.to_deploy <= counted,
         f"what is deployed says in its examples that gradients of {counted:,} were computed in order to deploy it, but "
