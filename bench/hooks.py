@@ -97,9 +97,8 @@ def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
             if inspect.isfunction(inherited):
                 mistakes.append(f"{where} has an option called {name}, but a hook has this name; rename it.")
             elif inherited is not None:
-                mistakes.append(
-                    f"{where} gives {name} a type, which makes it an option; write {name} = {vars(kind).get(name)!r}."
-                )
+                value = f"{vars(kind)[name]!r}" if name in vars(kind) else "..."  # none, or that of `field`
+                mistakes.append(f"{where} gives {name} a type, which makes it an option; write {name} = {value}.")
     mistakes += [mistake for kind in own for mistake in _other_arguments(kind)]
     if mistakes:
         raise ValueError(" ".join(mistakes))

@@ -117,6 +117,7 @@ def test_an_option_with_the_name_of_a_hook_is_refused(refused, folder, head, opt
     [
         ("algorithms", "class Mine(RoundBased):", "version: int = 2", "version = 2"),
         ("algorithms", "class Mine(RoundBased):", "personal: bool = True", "personal = True"),
+        ("algorithms", "class Mine(RoundBased):", "version: int", "version = ..."),
         ("callbacks", "class Mine(Callback):", "version: int = 2", "version = 2"),
     ],
 )

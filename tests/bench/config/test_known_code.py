@@ -130,7 +130,7 @@ def test_a_file_gets_a_new_line_when_a_part_that_uses_it_goes_back_to_an_earlier
     assert listed[own, 2] == ["0" * 16] and listed[own, 3] == [now]
 
 
-def test_a_file_that_moves_numbers_of_labs_alone_gets_a_new_line_by_hand(monkeypatch, capsys):
+def test_a_file_that_moves_numbers_of_labs_alone_gets_a_new_line_by_hand(capsys):
     file = "algorithms/shared/moments.py"
     now, key = known_code.files_today()[file], f"file {file}"
     for before in (["0" * 16], ["0" * 16, now]):
