@@ -39,7 +39,8 @@ class FedACG(Clipped, Weighed):
     agree, m is 1 / (1 - lambda) times their mean delta: with a large lambda, the clients' learning rate should be small.
 
     Differs from the authors' code: the mean is by number of examples, and the term has the factor 1/2, so that their 0.001 is
-    our 0.002. Their learning rate falls from round to round, and within a round from epoch to epoch; here it is constant.
+    our 0.002. Their learning rate falls from round to round (the setting `lr_decay`, 0.995 for CIFAR-100), and within a round
+    from epoch to epoch; here it is constant within a round.
     The paper's body was not at hand: formulas are those of the code (geehokim/FedACG).
 
     Attributes:

@@ -30,7 +30,7 @@ class FedExP(RoundBased):
     Attributes:
         eps: of the denominator, >= 0; its authors have 0.001 on CIFAR and CINIC-10, and 0.1 on EMNIST.
         eps_per_client: eps times the number of clients of the round, as in the authors' code (which also shrinks it over
-            rounds, by the square of the factor of the learning rate, which is constant here).
+            rounds, by the square of the factor of the learning rate; here it is constant).
         deployed: the "mean" of the last two rounds' params, as in the paper, or the "last" ones.
     """
 

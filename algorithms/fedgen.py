@@ -51,8 +51,8 @@ class FedGen(RoundBased):
 
     Differs from the paper's code: the teacher loss judges each classifier on the labels that its client has, which is the
     paper's idea; `teacher_weighting="code"` is what the code computes, each classifier on all labels by its mean share.
-    Differs from the paper: the code's rule that the generated terms end after 20 local epochs (of one mini-batch each), and its
-    decay of the clients' learning rate by 0.99 per round, are left out.
+    Differs from the paper: the code's rule that the generated terms end after 20 local epochs (of one mini-batch each) is left
+    out. Its decay of the clients' learning rate is the setting `lr_decay`, 0.99 there.
     Differs from the paper: the sizes of G and of both batches are those of later code by the authors of FedCat (Hu et al.,
     2022), and labels are counted in all data; Adam goes on from round to round, and weights decay, which they do not in that
     code. FedGen's code has noise_width 32, hidden_width 256, batches of 32 generated features and counted "batches".

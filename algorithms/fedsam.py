@@ -64,7 +64,14 @@ class SharpnessAware(Clipped):
 
     def validate(self, config: RunConfig) -> list[str]:
         rate = self.swa_last_lr
-        if rate is None or (self.swa and self.swa_every > 1 and rate <= config.lr):
+        if rate is None:
+            return []
+        if config.lr_decay < 1:
+            return [
+                "swa_last_lr and lr_decay both lower the learning rate from round to round: leave out one of them, but got "
+                f"swa_last_lr {rate:g} and lr_decay {config.lr_decay:g}."
+            ]
+        if self.swa and self.swa_every > 1 and rate <= config.lr:
             return []
         return [
             f"swa_last_lr is the rate to which lr ({config.lr:g}) falls while server models are averaged: it needs swa=true, "

@@ -60,7 +60,7 @@ POLLEN, HOSPITAL, TURNED, LEAVES = (block.text for block in manual.blocks("pytho
 CALLBACKS = DOCS / "callbacks.md"
 NOTED, *SHOWN = (block.text for block in manual.blocks("python") if block.page == CALLBACKS)
 HOOKS = DOCS / "hooks.md"
-(FALLING,) = (block.text for block in manual.blocks("python") if block.page == HOOKS)
+(COSINE,) = (block.text for block in manual.blocks("python") if block.page == HOOKS)
 OWN_FIGURE = DOCS / "own-figure.md"
 (DRIFT,) = (block.text for block in manual.blocks("python") if block.page == OWN_FIGURE)
 _NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, HOOKS, DOCS / "data.md")
@@ -71,7 +71,7 @@ _NOT_HERE = (NOTEBOOKS, OWN_MODEL, OWN_DATA, OWN_FIGURE, CALLBACKS, HOOKS, DOCS 
 def example(tmp_path, monkeypatch):
     """The method of the README, and the model, dataset, partition and transform of the manual, in a lab's folder."""
     files = {"algorithms/fedams.py": EXAMPLE, "algorithms/fednoted.py": NOTED, "models/vit.py": VIT}
-    files |= {"algorithms/fedfalling.py": FALLING}
+    files |= {"algorithms/fedcosine.py": COSINE}
     data = {"datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL, "transforms/turned.py": TURNED}
     data |= {"figures/drift.py": DRIFT}
     method_files.use(tmp_path, monkeypatch, files | data)
@@ -526,8 +526,8 @@ def test_the_learning_rate_of_the_manual_falls_after_the_first_round(example):
     falls, stays, fedavg = (
         [row["loss"] for row in run(given | options).run.rows]
         for options in (
-            {"algorithm": "fedfalling", "decay": 0.5},
-            {"algorithm": "fedfalling", "decay": 1.0},
+            {"algorithm": "fedcosine"},
+            {"algorithm": "fedcosine", "least": 1.0},
             {"algorithm": "fedavg"},
         )
     )

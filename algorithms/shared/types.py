@@ -23,11 +23,13 @@ class Settings:
         local_epochs: passes over a client's data per round, or None.
         local_steps: SGD steps per round, over as many reshuffled passes as they need, or None; exactly one is set.
         batch_size: examples per step.
-        lr, momentum, weight_decay: of SGD; the decay is added to the gradient, momentum starts at 0 in every round.
+        lr, momentum, weight_decay: of SGD; the decay is added to the gradient, momentum starts at 0 in every round. In hooks
+            lr is that of the round.
         participation: cohort size / population, in (0, 1].
         last_batch: "keep" trains on the smaller last batch of a pass; "drop-if-full" drops it where the client has at
             least one full batch.
         nearest_cohort: whether the size of a cohort is rounded to the nearest integer, and not down.
+        lr_decay: factor on lr from one round to the next, in (0, 1].
     """
 
     rounds: int
@@ -40,11 +42,16 @@ class Settings:
     participation: float
     last_batch: str
     nearest_cohort: bool = False
+    lr_decay: float = 1.0
 
     @classmethod
     def of(cls, config: Any) -> "Settings":
         """Those of a resolved run config."""
         return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+
+    def in_round(self, round: int) -> "Settings":
+        """Those of a round, from 0, if these are of the first one: lr is lr lr_decay^round."""
+        return self if self.lr_decay == 1 else replace(self, lr=self.lr * self.lr_decay**round)
 
     def one_pass(self, **changes: Any) -> "Settings":
         """The settings, with other changes, of a round in which each client goes through its data once."""

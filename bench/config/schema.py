@@ -30,6 +30,7 @@ class RunConfig(Sizes, BaseModel):
         weights: with which a ResNet-18 starts: "none" are random ones, else those of ImageNet from a file of that name in the
             data directory, or of that absolute path (see `bench.models.pretrained`).
         rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was set.
+        lr_decay: factor on lr from one round to the next: round r, from 0, trains at lr lr_decay^r.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and
@@ -61,6 +62,7 @@ class RunConfig(Sizes, BaseModel):
     local_steps: int | None = Field(None, gt=0, le=_MOST_PASSES)
     batch_size: int = Field(64, gt=0, le=_MOST)
     lr: float = Field(0.01, gt=0, le=LARGEST, allow_inf_nan=False)
+    lr_decay: float = Field(1.0, gt=0, le=1)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-5, ge=0, le=LARGEST, allow_inf_nan=False)
     participation: float = Field(1.0, gt=0, le=1)

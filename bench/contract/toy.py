@@ -134,7 +134,7 @@ def train(algorithm, task, rounds: int | None = None):
     """The state after some rounds (default: all of the task's)."""
     state = algorithm.init(task)
     for _ in range(algorithm.num_rounds(task.settings) if rounds is None else rounds):
-        state = algorithm.step(task, state)
+        state = algorithm.step(task.in_round(state["round"]), state)
     return state
 
 
@@ -169,7 +169,7 @@ def history(algorithm, **settings) -> tuple[Task, tuple]:
     task = toy_task(**settings)
     states = [algorithm.init(task)]
     for _ in range(algorithm.num_rounds(task.settings)):
-        states.append(algorithm.step(task, states[-1]))
+        states.append(algorithm.step(task.in_round(states[-1]["round"]), states[-1]))
     return task, tuple(states)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-SETTINGS: dict[str, Any] = {"weights": "none", "callbacks": []}
+SETTINGS: dict[str, Any] = {"weights": "none", "callbacks": [], "lr_decay": 1.0}
 _OF_STAGE_3: dict[str, Any] = {"classifier_weighting": "uniform"}
 _OF_CLUSTERS: dict[str, Any] = {"models": "none", **_OF_STAGE_3}
 # Method -> those of its options that came later, and their defaults.

@@ -28,7 +28,9 @@ from algorithms.shared.types import ClientOutputs, ClientView, OnClient
 from bench.profiling import is_out_of_memory
 from bench.simulation.engines import Block, Clients, run_block
 
-READS_ROUND, GIVES_OTHERS = "it reads the round", "its graph gives other numbers"  # why blocks run as always
+# Why blocks run as always.
+READS_ROUND, GIVES_OTHERS = "it reads the round", "its graph gives other numbers"
+FALLING_RATE = "its learning rate falls from round to round"
 _SHARED = ("params", "buffers", "server")  # the tensors that all clients of a round share, if there are such
 
 
@@ -140,6 +142,8 @@ class Graphs:
         if not inspect.ismethod(hook) or self._has_stopped():
             return run_block(task, fn, block, shared)
         name, round = f"{type(hook.__self__).__name__}.{hook.__name__}", shared["round"]
+        if shared["settings"].lr_decay < 1:  # a number within the block, another one in each round
+            self.not_captured[name] = FALLING_RATE
         form = None if name in self.not_captured else _form(inputs, task.device.type)
         if not form:
             return run_block(task, fn, block, shared)

@@ -215,7 +215,7 @@ class Run:
         begin, begin_cpu, before = time.perf_counter(), time.process_time(), self.state["costs"]["examples"]
         previous = self.state
         with left_as_given(previous, lambda: self._hooks):
-            self.state = self.algorithm.step(self.task, previous)
+            self.state = self.algorithm.step(self.task.in_round(previous["round"]), previous)
         require_state(self.algorithm.step, self.state, "state")
         if self.task.device.type == "cuda":
             torch.cuda.synchronize(self.task.device)
@@ -248,7 +248,8 @@ class Run:
         looked_at = [previous, self.state] if self._callbacks else []
         known = marks_of(looked_at, with_clients=True)
         for name, callback in self._callbacks.items() if not self._diverged else ():
-            seen = RoundOutcome(self.task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
+            task = self.task.in_round(previous["round"])
+            seen = RoundOutcome(task, self.algorithm, previous, self.state, scores | metrics, self._deployed)
             noted = noted_of(callback.after_round, callback.after_round(seen, self._own[name]))
             if marks_of(looked_at, with_clients=True).found != known.found:
                 raise HookError(
@@ -275,7 +276,8 @@ class Run:
         if not tree.all_finite(self.algorithm.finite_check(self.state)):
             self._diverged = f"not all params were finite after round {self.round}"
         elif evaluated:
-            self._deployed = self.algorithm.deploy(self.task, self.state, torch.arange(self.task.population))
+            task = self.task.in_round(self.round - 1)  # of the last one that was trained
+            self._deployed = self.algorithm.deploy(task, self.state, torch.arange(task.population))
         if self._deployed:
             scores, client_accuracies = measure(self.task, self._deployed)
             for key, num_bytes in self.algorithm.deploy_traffic(self.task, self._deployed.model).items():
@@ -337,7 +339,7 @@ class Run:
             self._folder.save(f"round-{self.round:04d}.pt", on_host(self.state))
         stopped_before_last = self._stopped and self.num_rounds in self._retention.local_models
         if self.round in self._retention.local_models or stopped_before_last:
-            kept = local_models(self.task, self.algorithm, previous)
+            kept = local_models(self.task.in_round(previous["round"]), self.algorithm, previous)
             self._folder.save(f"local-models-{self.round:04d}.pt", on_host(kept))
         if self._retention.final != "none" and self.finished:
             everything = self._retention.final == "all" or self.algorithm.deploy_reads_clients

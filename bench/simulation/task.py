@@ -82,6 +82,11 @@ class Task:
     def device(self) -> torch.device:
         return self.federation.device
 
+    def in_round(self, round: int) -> "Task":
+        """The same problem with the settings of a round, from 0 (see `Settings.in_round`); this task has those of the first
+        one."""
+        return replace(self, settings=self.settings.in_round(round))
+
     def restrict(self, ids: Tensor) -> "Task":
         """The same problem with a part of the clients; they keep their data and their randomness."""
         return replace(self, members=self.global_ids(ids))

@@ -22,7 +22,7 @@ from datasets import partitions
 from search_spaces import Parameter, Space
 
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
-_TRAINING = ("lr", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
+_TRAINING = ("lr", "lr_decay", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
 _STAGES = ("encoder_rounds", "classifier_rounds")
 
 

@@ -398,5 +398,9 @@ test_impossible_options_are_refused_in_one_sentence = refused(
 def test_a_last_rate_that_nothing_reads_or_that_is_above_the_first_is_refused(given):
     named = {"algorithm": "fedsam", "dataset": "digits", "partition": "iid", "lr": 0.05, "swa_last_lr": 0.03}
     assert resolve(named | {"swa": True}).algorithm["swa_last_lr"] == 0.03
+    with pytest.raises(
+        ConfigError, match="swa_last_lr and lr_decay both .*: leave out one of them, but got .* 0.03 and lr_decay 0.9"
+    ):
+        resolve(named | {"swa": True, "lr_decay": 0.9})
     with pytest.raises(ConfigError, match="swa_last_lr is the rate to which lr .* falls"):
         resolve(named | given)

@@ -78,8 +78,8 @@ def points(engine="loop", sizes=(1, 3), equal=True, **settings):
 
 def servers(method, task, rounds):
     state, found = method.init(task), []
-    for _ in range(rounds):
-        state = method.step(task, state)
+    for round in range(rounds):
+        state = method.step(task.in_round(round), state)
         found.append(state["params"]["w"].item())
     return found
 
@@ -228,10 +228,7 @@ def test_other_settings_of_fedcm_follow_the_oracle(losses):
 
 def test_with_a_falling_rate_fedcm_divides_by_the_current_one(losses):
     losses(bowl)
-    state, found = cm().init(points()), []
-    for lr in (0.1, 0.05, 0.025):
-        state = cm().step(points(lr=lr), state)
-        found.append(state["params"]["w"].item())
+    found = servers(cm(), points(lr=0.1, lr_decay=0.5), 3)
     assert found == pytest.approx(CM["lr_decay_0.5_own_current_lr_server"], abs=TOL)
     assert abs(found[1] - CM["lr_decay_0.5_reference_last_lr_server"][1]) > 0.01
 

@@ -180,6 +180,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"rounds": "many"}, "rounds must be a valid integer"),
         ({"rounds": True}, "rounds must be a valid integer, but got True."),
         ({"rounds": "3"}, "rounds must be a valid integer, but got '3'."),
+        ({"lr_decay": 1.5}, "lr_decay must be less than or equal to 1, but got 1.5."),
         ({"lr": True}, "lr must be a valid number, but got True."),
         ({"mu": True}, "fedprox: mu must be a valid number, but got True."),
         ({"mu": "1"}, "fedprox: mu must be a valid number, but got '1'."),

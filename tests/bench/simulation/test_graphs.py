@@ -54,6 +54,13 @@ def test_hooks_that_read_the_round_are_not_captured(name):
     assert [*graphs.not_captured.values()] == ["it reads the round"]
 
 
+def test_a_rate_that_falls_from_round_to_round_is_not_captured():
+    graphs = of_traced()
+    train_both(toy_method("fedavg"), graphs, lr_decay=0.9)
+    assert graphs.num_captured == 0
+    assert [*graphs.not_captured.values()] == ["its learning rate falls from round to round"]
+
+
 def test_where_some_clients_train_in_a_round_a_block_is_captured_when_it_comes_again():
     graphs, changes = of_traced(), {"sizes": (12,) * 6, "participation": 0.5}
     method, task = toy_method("fedavg"), replace(toy_task(**{**ONE_BLOCK, **changes}), graphs=graphs)

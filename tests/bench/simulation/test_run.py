@@ -13,6 +13,7 @@ import torch
 from algorithms.shared import row_files, tree
 from algorithms.shared.base import Deployed
 from bench.config.resolve import resolve
+from bench.config.schema import run_id
 from bench.errors import ConfigError
 from bench.experiments.cost import bytes_per_client, examples_to_train
 from bench.experiments.expansion import expand
@@ -140,6 +141,39 @@ def test_the_same_config_gives_the_same_rows_whatever_the_engine(digits):
     for row, other in zip(looped, vectorised, strict=True):
         assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1 / 360)  # one test image may tip
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "apfl"])
+def test_each_round_has_a_rate_that_falls_by_a_factor(digits, algorithm, engine):
+    def at(lr, **settings):
+        return Run(resolve({**DIGITS, "algorithm": algorithm, "lr": lr, **settings}), digits, engine=engine)
+
+    falling, state = to_end(at(0.08, lr_decay=0.5)), None
+    for lr in (0.08, 0.04, 0.02):
+        one = at(lr)
+        one.state = state or one.state
+        one.step()
+        state = one.state
+    assert_equal(state, falling.state)
+    assert falling.task.settings.lr == 0.08
+
+
+def test_clients_fine_tune_at_the_rate_of_the_last_round_in_a_run_and_from_that_of_its_base(digits):
+    tuned = {"algorithm": "finetune", "lr": 0.08, "lr_decay": 0.5}
+    base, trained = train(digits, lr=0.08, lr_decay=0.5), train(digits, **tuned)
+    from_base, at_last_rate = (
+        Run(resolve({**DIGITS, **tuned, **own}), digits) for own in ({}, {"lr": 0.02, "lr_decay": 1})
+    )
+    for taken in (from_base, at_last_rate):
+        taken.start_from_base(base.state)
+        assert without_times(taken.rows) == without_times(trained.rows[-1:])
+
+
+def test_a_rate_that_falls_is_part_of_the_run_and_one_that_does_not_is_left_out():
+    fixed, falling = (resolve({"algorithm": "fedavg", **DIGITS, "lr_decay": factor}) for factor in (1, 0.5))
+    assert "lr_decay" not in fixed.canonical() and falling.canonical()["lr_decay"] == 0.5
+    assert run_id(fixed) == run_id(resolve({"algorithm": "fedavg", **DIGITS})) != run_id(falling)
 
 
 def test_traffic_is_per_client_of_the_population(digits):
@@ -316,8 +350,9 @@ def test_kept_states_are_readable_and_change_no_number(digits, tmp_path):
     assert torch.load(tmp_path / "round-0002.pt", weights_only=True)["round"] == 2
 
 
-def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path):
-    run = train(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)))
+@pytest.mark.parametrize("lr_decay", [1, 0.5])
+def test_kept_local_models_are_those_that_were_aggregated(digits, tmp_path, lr_decay):
+    run = train(digits, tmp_path, StateRetention(final="deployed", local_models=(3,)), lr_decay=lr_decay)
     locals_ = torch.load(tmp_path / "local-models-0003.pt", weights_only=True)
     sizes = torch.tensor([len(run.task.federation.clients[client]) for client in locals_["ids"]])
     mean = tree.weighted_mean(locals_["params"], sizes)
