@@ -93,16 +93,24 @@ class Parameter(BaseModel):
             return self.source
         return f"our range, around the grid {self.describe('grid')} ({self.source})"
 
-    def is_at_end(self, value: Any, searcher: str) -> bool:
-        """Whether a value is the smallest or the largest that a searcher can propose, or lies within 5 % of the range of one of
-        them; of fewer than three values, or of texts, none is."""
+    def beyond(self, value: Any, searcher: str) -> list[int | float]:
+        """Values just beyond the smallest or the largest that a searcher can propose, if a value is that, or within 5 % of the
+        range of it: a whole and a real one. [] for other values, for texts, and if there are fewer than three values."""
         if self.size(searcher) < 3:
-            return False
-        if searcher == "grid" or self.low is None:
-            numbers = [one for one in self.grid if type(one) in (int, float)]
-            return len(numbers) == len(self.grid) and value in (min(numbers), max(numbers))
-        low, high, place = (math.log(one) if self.log else one for one in (self.low, self.high or 0, value))
-        return not _END < (place - low) / (high - low) < 1 - _END
+            return []
+        if searcher == "grid" or self.low is None or self.high is None:
+            if not all(type(one) in (int, float) for one in self.grid):
+                return []
+            low, high = min(self.grid), max(self.grid)
+            share = {low: 0.0, high: 1.0}.get(value, 0.5)
+        else:
+            low, high = self.low, self.high
+            start, end, place = (math.log(one) if self.log else one for one in (low, high, value))
+            share = (place - start) / (end - start)
+        if _END < share < 1 - _END:
+            return []
+        last, away = (low, -1) if share <= _END else (high, 1)
+        return [last + away, last + away * (abs(last) or high - low) / 1000]
 
     def describe(self, searcher: str) -> str:
         """The values of a searcher: "0.001 to 10 (log)" or "0.1, 1, 5"."""

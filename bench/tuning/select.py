@@ -179,7 +179,11 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         outcomes: among which it was chosen.
     """
     usual = run_id(with_options(search.template, {}))
-    at_end = [key for key, one in search.space.items() if one.is_at_end(chosen.params[key], search.searcher)]
+    at_end = [
+        key
+        for key, one in search.space.items()
+        if any(_holds(search, chosen, key, value) for value in one.beyond(chosen.params[key], search.searcher))
+    ]
     return {
         "hparams": chosen.params,
         "score": chosen.mean,
@@ -194,6 +198,15 @@ def describe_choice(search: Search, chosen: Outcome, outcomes: list[Outcome]) ->
         "space": {key: parameter.describe(search.searcher) for key, parameter in search.space.items()},
         "search": search.name,
     } | ({"at_end": at_end} if at_end else {})
+
+
+def _holds(search: Search, chosen: Outcome, key: str, value: float) -> bool:
+    """Whether what was chosen may have another value of a hyper-parameter: an end may be where its values end, too."""
+    try:
+        with_options(search.template, {**chosen.params, key: value})
+    except ConfigError:
+        return False
+    return True
 
 
 def _spaces_searched(store: Store) -> dict[str, set[str]]:

@@ -335,19 +335,18 @@ def test_a_dataset_of_which_a_part_is_there_is_searched_as_it_is():
         (
             {"grid": [0.1], "low": 0.001, "high": 10, "log": True},
             "random",
-            [0.001, 0.0015, 6.5, 10],
+            {0.001: -0.999, 0.0015: 0.000999, 6.5: 10.01, 10: 11},
             [0.002, 6, 1],
         ),
-        ({"grid": [0.1], "low": 0.0, "high": 1.0}, "optuna", [0.0, 0.05, 0.96], [0.06, 0.94]),
-        ({"grid": [1, 2], "low": 1, "high": 5}, "random", [1, 5], [2, 3, 4]),
-        ({"grid": [1, 5, 0.1], "low": 0.001, "high": 10}, "grid", [0.1, 5], [1]),
-        ({"grid": ["fast", "full", "none"]}, "grid", [], ["fast", "none"]),
-        ({"grid": [0, 1]}, "random", [], [0, 1]),
-        ({"grid": [1, 2], "low": 1, "high": 2}, "random", [], [1, 2]),
+        ({"grid": [0.1], "low": 0.0, "high": 1.0}, "optuna", {0.0: -0.001, 0.05: -1, 0.96: 1.001}, [0.06, 0.94]),
+        ({"grid": [1, 2], "low": 1, "high": 5}, "random", {1: 0, 5: 6}, [2, 3, 4]),
+        ({"grid": [1, 5, 0.1], "low": 0.001, "high": 10}, "grid", {0.1: 0.0999, 5: 6}, [1]),
+        ({"grid": ["fast", "full", "none"]}, "grid", {}, ["fast", "none"]),
+        ({"grid": [0, 1]}, "random", {}, [0, 1]),
+        ({"grid": [1, 2], "low": 1, "high": 2}, "random", {}, [1, 2]),
     ],
 )
-def test_which_values_lie_at_an_end(given, searcher, ends, inside):
+def test_what_lies_beyond_the_end_of_a_range_at_which_a_value_is(given, searcher, ends, inside):
     parameter = Parameter(**given)
-    assert [parameter.is_at_end(value, searcher) for value in (*ends, *inside)] == [True] * len(ends) + [False] * len(
-        inside
-    )
+    assert all(pytest.approx(beyond) in parameter.beyond(value, searcher) for value, beyond in ends.items())
+    assert [parameter.beyond(value, searcher) for value in inside] == [[]] * len(inside)

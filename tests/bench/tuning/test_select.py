@@ -218,6 +218,15 @@ def test_a_choice_at_an_end_of_its_range_is_known(store):
     assert any(ends)
 
 
+@pytest.mark.parametrize(("values", "found"), [([1, 0.1, 0.01], ["mu"]), ([0.1, 0.01, 0], [])])
+def test_where_no_value_is_allowed_beyond_an_end_it_is_not_named(store, tmp_path, values, found):
+    space = tmp_path / "own.yaml"
+    space.write_text(f"mu: {{grid: {values}}}")
+    tuning = replace(TUNING, searcher="grid", samples=None, compares=False, space=str(space))
+    asked = request(tuning, axes={**content()["axes"], "algorithm": ["fedprox"]})
+    assert [one.get("at_end", []) for one in trained(asked, store).values()] == [found] * 2
+
+
 def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_chosen(store):
     for tuning in (TUNING, replace(TUNING, samples=5)):
         asked = replace(request(tuning), chosen=trained(request(tuning), store))
