@@ -30,7 +30,7 @@ from algorithms import (
 from algorithms.oneshot import OneExchange, bytes_to_all, num_models, side_by_side
 from algorithms.shared.clustering import ClusterInit
 from algorithms.shared.generator import adam_step
-from algorithms.shared.local_sgd import GradientOf, Trained, cross_entropy, unless_padding
+from algorithms.shared.local_sgd import GradientOf, Trained, clipped, cross_entropy, unless_padding
 from algorithms.shared.outliers import destroyed
 from algorithms.shared.types import BatchPlan, ClientData, Loss
 from bench.models.base import Model
@@ -134,7 +134,7 @@ class FedOV(OneExchange):
         decay = view.settings.weight_decay
         moments = {"first": tree.zeros_like(params), "second": tree.zeros_like(params)}
         for step, index in enumerate(plan, 1):
-            found = slope(self.local_loss, params, data.take(index), view)
+            found = clipped(slope(self.local_loss, params, data.take(index), view), view.settings.max_gradient_norm)
             new = adam_step(params, found, moments, step, lr=self.adam_lr, weight_decay=decay)
             params, moments = unless_padding(index, Trained(*new), Trained(params, moments))
         return params

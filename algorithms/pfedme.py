@@ -11,7 +11,7 @@ from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, State, Tree, above, at_least, gradient, registered, tree
 from algorithms.shared.client_states import read_models
-from algorithms.shared.local_sgd import unless_padding
+from algorithms.shared.local_sgd import clipped, unless_padding
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 
 
@@ -74,7 +74,7 @@ class PFedMe(RoundBased):
         own = replace(view, model=view.model.copy(local["buffers"], training=True))
         decay, theta = view.settings.weight_decay, local["params"]
         for _ in range(self.inner_steps):
-            slope = gradient(self.local_loss, theta, batch, own)
+            slope = clipped(gradient(self.local_loss, theta, batch, own), view.settings.max_gradient_norm)
             if decay:
                 slope = tree.map(lambda g, t: torch.add(g, t, alpha=decay), slope, theta)
             slope = tree.map(

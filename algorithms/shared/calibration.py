@@ -120,6 +120,7 @@ class Calibration(PostHoc):
             momentum=self.calibration_momentum,
             weight_decay=self.calibration_weight_decay,
             last_batch="keep",
+            max_gradient_norm=None,
         )
         # The server as the one client of a federation whose images are features.
         counts = torch.bincount(labels.cpu(), minlength=deployed.model.num_classes)

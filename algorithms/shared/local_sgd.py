@@ -120,14 +120,15 @@ def descend(
     Args:
         loss: (params, batch, view) -> scalar.
         params: where to start, a flat dict of tensors.
-        data, plan, view: of the client; lr, momentum and weight decay are those of `view.settings`.
+        data, plan, view: of the client; lr, momentum, weight decay and the largest norm of a gradient are those of
+            `view.settings`.
         velocity: momentum buffer at the start; zeros by default.
         momentum: replaces that of the settings.
         gradient_offset: added to every gradient, inside the momentum.
         step_offset: added to every step, outside the momentum.
         smallest_batch: batches with fewer examples are skipped.
         gradient_of: (loss, params, batch, view) -> what a step takes for the gradient, a constant as large as params. Weight
-            decay, gradient_offset and momentum come after it.
+            decay, gradient_offset and momentum come after it, and after it is shortened to the largest norm.
         plain: names of params that take plain steps instead, params = params - lr g; their momentum buffer stays as it is.
     """
     rule = _Rule(
@@ -137,12 +138,17 @@ def descend(
         gradient_offset,
         step_offset,
         smallest_batch,
-        gradient_of,
+        _shortened(gradient_of, view.settings.max_gradient_norm),
         tuple(plain),
     )
     velocity = tree.zeros_like(params) if velocity is None else velocity
     exact = not plan or plan[0].mask is None
     return (_descend_exactly if exact else _descend_masked)(rule, loss, params, velocity, data, plan, view)
+
+
+def _shortened(gradient_of: GradientOf, most: float | None) -> GradientOf:
+    """A way to take gradients that are no longer than most."""
+    return gradient_of if most is None else lambda *given: clipped(gradient_of(*given), most)
 
 
 def momentum_steps(num_steps: Tensor, momentum: float) -> Tensor:

@@ -30,6 +30,7 @@ class Settings:
             least one full batch.
         nearest_cohort: whether the size of a cohort is rounded to the nearest integer, and not down.
         lr_decay: factor on lr from one round to the next, in (0, 1].
+        max_gradient_norm: gradients that are longer, over all params that a step moves, are shortened to it; or None.
     """
 
     rounds: int
@@ -43,6 +44,7 @@ class Settings:
     last_batch: str
     nearest_cohort: bool = False
     lr_decay: float = 1.0
+    max_gradient_norm: float | None = None
 
     @classmethod
     def of(cls, config: Any) -> "Settings":

@@ -40,7 +40,9 @@ class PlainConfig(Sizes):
 
     # Settings that a stored config leaves out where they do not apply.
     image_size = local_epochs = local_steps = evaluate_every = validation_share = None
-    train_examples = test_examples = dirichlet_seed_override = first_clients = trace_local_models = None
+    train_examples = test_examples = dirichlet_seed_override = first_clients = trace_local_models = (
+        max_gradient_norm
+    ) = None
 
     def __init__(self, stored: Mapping[str, Any]):
         """

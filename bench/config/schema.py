@@ -31,6 +31,8 @@ class RunConfig(Sizes, BaseModel):
             data directory, or of that absolute path (see `bench.models.pretrained`).
         rounds: communication rounds; for methods with rounds of their own (stages) their sum, whatever was set.
         lr_decay: factor on lr from one round to the next: round r, from 0, trains at lr lr_decay^r.
+        max_gradient_norm: largest norm of a client's gradient on a batch, over all params that the step moves, before weight
+            decay and momentum; longer ones are shortened to it. None shortens none.
         participation: share of the population that trains in a round, in (0, 1].
         last_batch: whether a client's last, partial batch trains (`keep`) or not if it has a full one as well.
         evaluate_every: rounds between evaluations; None is 1 for shared models, the last round for per-client ones and
@@ -65,6 +67,7 @@ class RunConfig(Sizes, BaseModel):
     lr_decay: float = Field(1.0, gt=0, le=1)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(1e-5, ge=0, le=LARGEST, allow_inf_nan=False)
+    max_gradient_norm: float | None = Field(None, gt=0, le=LARGEST)
     participation: float = Field(1.0, gt=0, le=1)
     last_batch: Literal["keep", "drop-if-full"] = "keep"
     evaluate_every: int | None = Field(None, gt=0, le=_MOST)

@@ -32,7 +32,7 @@ from bench.contract.traced import traced
 from bench.results.artifacts import Folder
 from bench.simulation.checkpoints import on_host
 from bench.simulation.evaluation import evaluate
-from bench.simulation.graphs import GIVES_OTHERS, READS_ROUND, Graphs
+from bench.simulation.graphs import FALLING_RATE, GIVES_OTHERS, READS_ROUND, Graphs
 from bench.simulation.stored import diagnostics_of, require_state
 from bench.simulation.task import Task
 
@@ -405,6 +405,20 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
         raise Violation(f"diagnostics are no JSON after training that diverged ({error}); look at {where}.") from error
 
 
+@_every_method()
+def gradients_are_shortened(case: Case) -> str | None:
+    """Clients shorten their gradients if the setting max_gradient_norm says so."""
+    task = toy_task(**case.settings(max_gradient_norm=1e-6))
+    rounds = case.method.num_rounds(task.settings)
+    endless = replace(task, settings=replace(task.settings, max_gradient_norm=None))
+    if difference(train(case.method, task, rounds), train(case.method, endless, rounds)):
+        return None
+    return (
+        "not shortened, as a setting max_gradient_norm asks for, because local training takes gradients by other means than "
+        "descend; in a loop of your own write clipped(gradient(...), view.settings.max_gradient_norm)"
+    )
+
+
 @_every_method({"engine": "loop"}, {"engine": "vectorised"})
 def hooks_compute_where_their_tensors_are(case: Case, engine: str) -> str | None:
     """Hooks make tensors on the device of their arguments, as a GPU needs it."""
@@ -433,6 +447,8 @@ def captured_blocks_give_the_same(case: Case) -> str | None:
         f"changes from round to round in the state, nothing on self or in the module, so look at "
         f"{hooks_in_words(case, *_ON_CLIENTS)}.",
     )
+    if FALLING_RATE in graphs.not_captured.values():
+        return "not tried, because blocks are not captured where the learning rate falls from round to round"
     if not graphs.not_captured:
         return None if graphs.num_proven else "not tried, because no block of clients comes again on the toy tasks"
     reads = READS_ROUND in graphs.not_captured.values()

@@ -109,6 +109,7 @@ def without_numbers(config: RunConfig) -> str | None:
         "seed": 0,
         "lr": 0.01,
         "lr_decay": 1.0,
+        "max_gradient_norm": None,
         "momentum": 0.0,
         "weight_decay": 0.0,
         "evaluate_every": None,

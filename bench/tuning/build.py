@@ -22,7 +22,17 @@ from datasets import partitions
 from search_spaces import Parameter, Space
 
 # What a search may change: how clients train, but not the problem, nor the number of rounds.
-_TRAINING = ("lr", "lr_decay", "momentum", "weight_decay", "batch_size", "local_epochs", "local_steps", "last_batch")
+_TRAINING = (
+    "lr",
+    "lr_decay",
+    "momentum",
+    "weight_decay",
+    "max_gradient_norm",
+    "batch_size",
+    "local_epochs",
+    "local_steps",
+    "last_batch",
+)
 _STAGES = ("encoder_rounds", "classifier_rounds")
 
 

@@ -8,6 +8,7 @@ import torch
 from algorithms.centralized import Centralized
 from algorithms.fedavg import FedAvg
 from algorithms.fedavgm import FedAvgM
+from algorithms.fedcm import FedCM
 from algorithms.fedgen import FedGen
 from algorithms.fedlc import FedLC
 from algorithms.fednova import FedNova
@@ -44,6 +45,18 @@ def assert_same_model(one, other, tolerance=0.0):
 def test_at_its_neutral_value_a_method_is_fedavg(method, tolerance, engine):
     task = toy_task(engine=engine, sizes=NO_SINGLE)
     assert_same_model(train(method, task), train(FedAvg(), task), tolerance)
+
+
+@pytest.mark.parametrize("engine", ["loop", "vectorised"])
+def test_the_largest_norm_of_all_methods_is_the_clip_of_those_that_have_one(engine):
+    """FedCM with alpha 1 is FedAvg with a clip."""
+    free, one, other = (
+        train(method, toy_task(engine=engine, max_gradient_norm=most))
+        for method, most in ((FedAvg(), None), (FedAvg(), 0.5), (FedCM(alpha=1.0, clip=0.5), None))
+    )
+    assert_same_model(one, other)
+    assert tree.norm(tree.subtract(one["params"], free["params"])) > 1e-3
+    assert_same_model(train(FedAvg(), toy_task(engine=engine, max_gradient_norm=1e6)), free)
 
 
 @pytest.mark.parametrize("mode", ["corrected", "steps"])

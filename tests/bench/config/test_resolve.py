@@ -181,6 +181,7 @@ def test_a_resolved_config_resolves_to_itself():
         ({"rounds": True}, "rounds must be a valid integer, but got True."),
         ({"rounds": "3"}, "rounds must be a valid integer, but got '3'."),
         ({"lr_decay": 1.5}, "lr_decay must be less than or equal to 1, but got 1.5."),
+        ({"max_gradient_norm": 0}, "max_gradient_norm must be greater than 0, but got 0."),
         ({"lr": True}, "lr must be a valid number, but got True."),
         ({"mu": True}, "fedprox: mu must be a valid number, but got True."),
         ({"mu": "1"}, "fedprox: mu must be a valid number, but got '1'."),

@@ -13,6 +13,7 @@ from bench.contract.checks import (
     captured_blocks_give_the_same,
     divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
+    gradients_are_shortened,
     hooks_compute_where_their_tensors_are,
     is_trained,
     nothing_is_trained_on_test_images,
@@ -513,26 +514,45 @@ def test_diagnostics_that_are_no_json_after_divergence_are_told(lab):
     )
 
 
-def test_local_training_without_the_learning_rate_is_told_so(lab):
-    """Nothing diverges, whatever the rate; a search of it would compare equal runs."""
-    text = RIGHT.replace("RoundBased", "LocalResult, RoundBased, gradient", 1)
-    text = (
-        text[: text.index("    def local_loss")]
-        + """    def local_update(self, data, plan, view):
+OWN_LOOP = RIGHT.replace("RoundBased", "LocalResult, RoundBased, gradient", 1)
+OWN_LOOP = (
+    OWN_LOOP[: OWN_LOOP.index("    def local_loss")]
+    + """    def local_update(self, data, plan, view):
         params = view.params
         for index in plan:
             slope = gradient(task_loss, params, data.take(index), view)
             params = tree.map(lambda p, g: p - 0.01 * self.strength * g, params, slope)
         return LocalResult({"delta": tree.subtract(params, view.params)}, view.client)
 """
-    )
-    said = found(lab(text), divergence_ends_in_numbers_and_no_error)
+)
+
+
+def test_local_training_without_the_learning_rate_is_told_so(lab):
+    """Nothing diverges, whatever the rate; a search of it would compare equal runs."""
+    said = found(lab(OWN_LOOP), divergence_ends_in_numbers_and_no_error)
     assert "so that a run that diverged goes unnoticed, or local training does not use view.settings.lr" in said
     assert "an option that is a learning rate itself has a name that ends in _lr" in said
     case = lab(
-        text.replace("0.01 * self.strength", "self.local_lr").replace("strength: float = 1.0", "local_lr: float = 0.01")
+        OWN_LOOP.replace("0.01 * self.strength", "self.local_lr").replace(
+            "strength: float = 1.0", "local_lr: float = 0.01"
+        )
     )
     assert found(case, divergence_ends_in_numbers_and_no_error).startswith("ok: ")
+
+
+def test_a_loop_that_leaves_long_gradients_as_they_are_is_told_so(lab):
+    said = found(lab(OWN_LOOP), gradients_are_shortened)
+    assert said.startswith(
+        "ok: Clients shorten their gradients if the setting max_gradient_norm says so; not shortened, as "
+    )
+    assert "write clipped(gradient(...), view.settings.max_gradient_norm)" in said
+    taken = "gradient(task_loss, params, data.take(index), view)"
+    text = OWN_LOOP.replace(taken, f"clipped({taken}, view.settings.max_gradient_norm)")
+    text = text.replace("from algorithms", "from algorithms.shared.local_sgd import clipped\nfrom algorithms", 1)
+    assert (
+        found(lab(text), gradients_are_shortened)
+        == "ok: Clients shorten their gradients if the setting max_gradient_norm says so."
+    )
 
 
 PEEKING = """
