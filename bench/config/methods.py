@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, cre
 
 import algorithms
 from bench.config.parts import require_defaults
-from bench.config.schema import LARGEST
+from bench.config.schema import LARGEST, SETTINGS
 from bench.errors import ConfigError, sentences, unknown
 from bench.hooks import own_options, require_hooks
 from bench.registry import Entry, Registry, hint
@@ -63,6 +63,15 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
     if not is_method(algorithm):
         raise ConfigError([unknown("algorithm", algorithm, algorithms.REGISTRY) + hint("algorithm")])
     known = options_of(algorithm)
+    if both := [key for key in known if key in SETTINGS]:
+        entry = algorithms.REGISTRY.find(algorithm)
+        raise ConfigError(
+            [
+                f"{entry.target} in {entry.place} has an option called {key}, but a setting of all methods has this name: use "
+                "the setting, which is in view.settings, or rename the option."
+                for key in both
+            ]
+        )
     wrong = [unknown(f"option of {algorithm}", key, known) for key in options if key not in known]
     if wrong:
         raise ConfigError(wrong)

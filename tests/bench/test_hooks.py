@@ -112,6 +112,19 @@ def test_an_option_with_the_name_of_a_hook_is_refused(refused, folder, head, opt
     )
 
 
+def test_an_option_with_the_name_of_a_setting_is_refused(refused):
+    """Else a command would set the setting, and the option would stay at its default."""
+    said = refused(
+        "algorithms", "class Mine(RoundBased):", "lr_decay: float = 0.9\nstrength: float = 1\nclients: int = 3"
+    )
+    assert said.count("Mine in lab/algorithms/mine_of_a_test.py has an option called") == 2 and "strength" not in said
+    for name in ("lr_decay", "clients"):
+        assert (
+            f"has an option called {name}, but a setting of all methods has this name: use the setting, which is in "
+            "view.settings, or rename the option."
+        ) in said
+
+
 @pytest.mark.parametrize(
     ("folder", "head", "option", "write"),
     [
