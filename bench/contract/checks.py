@@ -85,7 +85,7 @@ def inputs_are_left_as_they_are(case: Case) -> None:
     state = case.method.init(task)  # no `history`: whoever changes what it was given has changed that before
     for _ in range(case.method.num_rounds(task.settings)):
         before, copy = state, _clone(state)
-        state = case.method.step(task, before)
+        state = case.method.step(task.in_round(before["round"]), before)
         case.method.deploy(task, state, _everyone(task))
         found = difference(before, copy)
         require(
@@ -206,7 +206,7 @@ def a_resumed_run_goes_on_as_if_uninterrupted(case: Case) -> None:
             require_state(case.method.step, before, "state")
             Folder(folder).save("state.pt", on_host(before))
             loaded = torch.load(f"{folder}/state.pt", weights_only=True)
-            found = difference(case.method.step(task, loaded), after)
+            found = difference(case.method.step(task.in_round(loaded["round"]), loaded), after)
             require(
                 not found,
                 f"{found} between a round after the stored state and one after the state in memory; keep all that "
@@ -390,7 +390,7 @@ def divergence_ends_in_numbers_and_no_error(case: Case) -> None:
     task = toy_task(**case.settings(lr=1e30))
     state, left = method.init(task), method.num_rounds(task.settings)
     while tree.all_finite(method.finite_check(state)) and left:
-        state, left = method.step(task, state), left - 1
+        state, left = method.step(task.in_round(state["round"]), state), left - 1
     require(
         not tree.all_finite(method.finite_check(state)),
         "finite_check is finite after training with a learning rate of 1e30, so that a run that diverged goes unnoticed, or "

@@ -9,6 +9,7 @@ from bench.cli import check as check_command
 from bench.contract.cases import Case, Special, said_by
 from bench.contract.checks import (
     CHECKS,
+    a_resumed_run_goes_on_as_if_uninterrupted,
     both_engines_agree,
     captured_blocks_give_the_same,
     divergence_ends_in_numbers_and_no_error,
@@ -585,3 +586,9 @@ def test_idle_options_of_a_lab_are_refused_and_those_of_this_project_only_named(
     lab()
     assert not check_command._case("fedmine", None, None).reports_idle
     assert check_command._case("fedprox", None, None).reports_idle
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_method_is_checked_with_a_falling_learning_rate(name):
+    case = Case(name, algorithms.make(name), chosen={"lr_decay": 0.5})
+    a_resumed_run_goes_on_as_if_uninterrupted(case)
