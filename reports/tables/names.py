@@ -23,7 +23,7 @@ from reports.tables.latex_text import escape
 
 # Axes whose values need no "clients=".
 _SAY_ENOUGH = ("algorithm", "base", "dataset", "metric", "model", "partition", "wrapper")
-_HEADINGS = {"algorithm": "Method", "clients": "#Clients", "lr": "Learning rate"}
+_HEADINGS = {"algorithm": "Method", "clients": "#Clients", "lr": "Learning rate", "lr_decay": "Learning rate decay"}
 _AS_IT_IS = "base"  # of the axis `wrapper`: the method with nothing around it
 
 

@@ -40,8 +40,8 @@ def test_headings_say_of_what_values_are_unless_these_do():
     assert names.title("num_clusters", "5") == ("K=5", "$K$=5")
     assert names.title("virtual_per_class", "100").latex == "$M_c$=100"
     assert names.title("train_examples", "100").plain == "train examples=100"
-    assert [names.heading(key).plain for key in ("algorithm", "clients", "mu", "num_rounds_of_my_own")] == [
-        "Method", "#Clients", "μ", "Number of rounds of my own",
+    assert [names.heading(key).plain for key in ("algorithm", "clients", "mu", "num_rounds_of_my_own", "lr_decay")] == [
+        "Method", "#Clients", "μ", "Number of rounds of my own", "Learning rate decay",
     ]  # fmt: skip
     assert [axis_label(key) for key in ("num_clusters", "mu", "fraction")] == [
         "Number of clusters ($K$)",
