@@ -22,9 +22,10 @@ class FedCM(FollowsLastUpdate):
     round. Weight decay is not multiplied by alpha: it comes back with each update, and acts as one of weight_decay / alpha
     does in FedAvg, unless `scale_decay` is set.
 
-    Differs from FL-Simulator (woodenchild95), which clips the whole step, and takes K of the client with the first id for all
-    clients, rounded down. The paper's body was not at hand, and its authors have published no code: formulas are those of two
-    ports, FL-Simulator and GHBM (RickZack).
+    Differs from FL-Simulator (woodenchild95), which clips the whole step, takes K of the client with the first id for all
+    clients, rounded down, and with a falling rate (`lr_decay`) the lr of the round before: here, as in GHBM, it is that of the
+    round, so that the second part does not shrink with it. The paper's body was not at hand, and its authors have published
+    no code: formulas are those of two ports, FL-Simulator and GHBM (RickZack).
 
     Attributes:
         alpha: weight of the gradient, in [0, 1]; 1 is FedAvg.

@@ -218,7 +218,8 @@ class MoFedSAM(FollowsLastUpdate, SharpnessAware):
     update, which all clients of a cohort receive. D is 0 in the first round, and not sent.
 
     Differs from the paper, which has no momentum: momentum acts on alpha g' alone, because D within it would move a client
-    by several times the last update, and more in every round. Weight decay is not multiplied by alpha.
+    by several times the last update, and more in every round. Weight decay is not multiplied by alpha. With a falling rate
+    lr is that of the round, as in `fedcm`.
 
     Attributes:
         rho, clip, swa, swa_start, swa_every, swa_last_lr: see `SharpnessAware`; clip acts on g'.

@@ -35,6 +35,7 @@ from datasets.info import OF_USERS
 
 DEFAULT_LOCAL_EPOCHS = 10
 LOCAL_LENGTHS = ("local_epochs", "local_steps")  # of which a run has one
+_LEAST_LR = 1e-30
 TWO_LENGTHS = "Set either local_epochs or local_steps, but not both."
 
 
@@ -50,12 +51,25 @@ def resolve(flat: Mapping[str, Any], facts: Mapping[str, DatasetInfo] | None = d
     config, method = read(_with_clients(flat, datasets.INFO if facts is None else facts))
     with in_sentences("algorithm", (name for _, name in algorithms.methods_in(config.algorithm))):
         mistakes = [*validate_config(config, facts), *method.validate(config)]
+        # Methods with rounds of their own do not read the setting: without this, one run would have many names.
+        config = config.model_copy(update={"rounds": method.num_rounds(config)})
+    mistakes += _lost_rate(config)
     with in_sentences("callback", (spec["name"] for spec in config.callbacks)):
         mistakes += _validate_callbacks(config, method)
     if mistakes:
         raise ConfigError(mistakes)
-    # Methods with rounds of their own do not read the setting: without this, one run would have many names.
-    return config.model_copy(update={"rounds": method.num_rounds(config)})
+    return config
+
+
+def _lost_rate(config: RunConfig) -> list[str]:
+    """A sentence if the learning rate falls so far that quotients by it are no numbers; [] if not."""
+    last = config.lr * config.lr_decay ** (config.rounds - 1)
+    if config.lr_decay == 1 or last >= _LEAST_LR:
+        return []
+    return [
+        f"lr_decay {config.lr_decay:g} lets the learning rate {config.lr:g} fall to {last:.0e} in round {config.rounds}, but "
+        f"below {_LEAST_LR:g} it is lost in numbers of 32 bits; 0.9 is a decay by 10 % per round."
+    ]
 
 
 def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:

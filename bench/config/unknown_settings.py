@@ -11,9 +11,12 @@ from bench.registry import Registry
 # What other frameworks call a setting -> what it is called here.
 _ELSEWHERE = {
     **dict.fromkeys(("learning_rate", "learningrate", "local_lr", "client_lr", "step_size"), "lr"),
-    **dict.fromkeys(("learning_rate_decay", "learning_rate_decay_gamma", "lr_gamma", "lr_decay_per_round"), "lr_decay"),
     **dict.fromkeys(
-        ("max_grad_norm", "grad_clip", "gradient_clip", "gradient_clip_val", "clip_norm"), "max_gradient_norm"
+        ("learning_rate_decay", "learning_rate_decay_gamma", "lr_gamma", "scheduler", "lr_schedule"), "lr_decay"
+    ),
+    **dict.fromkeys(
+        ("max_grad_norm", "grad_clip", "gradient_clip", "gradient_clipping", "clip_norm", "max_norm"),
+        "max_gradient_norm",
     ),
     **dict.fromkeys(("epochs", "local_ep", "num_epochs", "local_iterations"), "local_epochs"),
     **dict.fromkeys(("steps", "num_steps"), "local_steps"),

@@ -1,5 +1,6 @@
 """What tables and sentences call the settings of cells."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,6 +61,23 @@ def name_of_config(config: Mapping[str, Any]) -> str:
     words = [str(shown(without_digest(str(config.get(key, ""))))) for key in ("dataset", "partition")]
     words += [str(shown(config.get("algorithm", ""))), f"seed {config.get('seed', '?')}"]
     return " ".join([*words, *["on validation data"] * ("validation_share" in config)])
+
+
+def names_of_configs(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """`name_of_config` of several runs by their ids; those of one name with the settings in which these differ:
+    "digits label-2 fedavg seed 0 lr_decay=0.9"."""
+    alike = defaultdict[str, dict[str, dict[str, Any]]](dict)
+    for run, config in configs.items():
+        alike[name_of_config(config)][run] = spell_out(config)
+    found = {}
+    for name, runs in alike.items():
+        keys = dict.fromkeys(key for config in runs.values() for key in config if key != "versions")
+        differing = [key for key in keys if len({str(config.get(key)) for config in runs.values()}) > 1]
+        for run, config in runs.items():
+            found[run] = " ".join(
+                [name, *pairs({key: config[key] for key in differing if config.get(key) is not None})]
+            )
+    return found
 
 
 def shown(value: Any) -> Any:

@@ -194,6 +194,8 @@ def test_an_option_of_a_models_decorator_is_no_setting_but_a_second_name(lab):
 
 def test_an_option_of_a_models_decorator_that_methods_have_too_is_told_as_theirs_first(lab):
     lab({"models/wide.py": NETWORK.replace("width", "tau")})
+    assert " Did you mean 'lr_decay'?" in unknown_setting("scheduler", [])
+    assert " Did you mean 'max_gradient_norm'?" in unknown_setting("grad_clip", [])
     assert unknown_setting("tau", ["fedprox"]) == (
         "Unknown setting 'tau': options of fedprox: mu; tau is of fedlc. As to models, tau is an option of the decorator of "
         'the model wide; for another value, give the class a second name, @registered_model("wide-2", tau=...), and set '

@@ -181,6 +181,11 @@ def test_a_resolved_config_resolves_to_itself():
         ({"rounds": True}, "rounds must be a valid integer, but got True."),
         ({"rounds": "3"}, "rounds must be a valid integer, but got '3'."),
         ({"lr_decay": 1.5}, "lr_decay must be less than or equal to 1, but got 1.5."),
+        (
+            {"lr_decay": 0.1, "rounds": 60},
+            "lr_decay 0.1 lets the learning rate 0.01 fall to 1e-61 in round 60, but below 1e-30 it is lost in numbers of 32 "
+            "bits; 0.9 is a decay by 10 % per round.",
+        ),
         ({"max_gradient_norm": 0}, "max_gradient_norm must be greater than 0, but got 0."),
         ({"lr": True}, "lr must be a valid number, but got True."),
         ({"mu": True}, "fedprox: mu must be a valid number, but got True."),
