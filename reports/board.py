@@ -15,8 +15,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from tabulate import tabulate
-
 import algorithms
 from bench.experiments.importing import label_of, merge_results
 from bench.experiments.labels import ABSENT
@@ -27,7 +25,7 @@ from bench.results.equality import differences
 from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
 from bench.results.store import Store
 from reports import api
-from reports.formats.markdown import escape
+from reports.formats.markdown import escape, pipe_table
 from reports.tables.aggregate import cell_keys, current_cells, label
 from reports.tables.names import Names
 
@@ -117,7 +115,7 @@ def render(
         own = [*links[name], *[_link("all together", f"{TOGETHER}/{name}.md")] * together]
         parts.append(f"## {_plain(name)}\n\n{_plain(titles[name])}. Tables: {', '.join(own)}.\n")
         body = [[_plain(str(value)) for value in line] for line in lines[name]]
-        parts.append(tabulate(body, _HEADER, tablefmt="pipe", stralign="left", disable_numparse=True) + "\n")
+        parts.append(pipe_table(_HEADER, body) + "\n")
         if sentences := wrong.get(name):
             parts += [_CONTRADICTIONS, "\n".join(f"- {_plain(sentence)}" for sentence in sentences) + "\n"]
     return "\n".join(parts)

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
-from tabulate import tabulate
 
 from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
 from bench.results.records import FINISHED, StoredGrid
 from bench.results.store import Store
+from reports.formats.markdown import pipe_table
 from reports.tables.aggregate import (
     BETWEEN_CHOICES,
     BETWEEN_RUNS,
@@ -82,7 +82,7 @@ def render(comparison: Comparison) -> str:
         if len(comparison.tables) > 1:
             parts.append(f"## {metric}")
         body = [[str(value).replace("|", "\\|") for value in line] for line in table.itertuples(index=False)]
-        parts.append(tabulate(body, list(table.columns), tablefmt="pipe", stralign="left", disable_numparse=True))
+        parts.append(pipe_table(list(table.columns), body))
     if not comparison.tables:
         parts.append("No run of it is done in A or B.")
     parts.append("\n".join(f"- {note}" for note in _notes(comparison)))

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
-from tabulate import tabulate
 
 from bench.files import write_file
 from bench.results.store import below
@@ -14,6 +13,7 @@ from bench.tuning.study import Study
 from reports.exports import search_figures
 from reports.figures import lines as figures
 from reports.formats.csv import to_csv
+from reports.formats.markdown import pipe_table
 from reports.tables.layout import percent
 from reports.tables.names import Names
 
@@ -76,9 +76,8 @@ def markdown(study: Study, table: pd.DataFrame, alike: int) -> str:
     ]
     searched = [Names().heading(key).plain for key in search.space]
     header = [*searched, f"validation {search.metric.replace('_', ' ')} (%)", "rounds"]
-    body = tabulate(rows, header, tablefmt="pipe", stralign="left", disable_numparse=True)
-    title = f"# Search: {search_figures.title(search)}"
-    return f"{title}\n\n{body}\n\n" + "\n".join(f"- {note}" for note in _notes(study.search, table, alike)) + "\n"
+    notes = "\n".join(f"- {note}" for note in _notes(study.search, table, alike))
+    return f"# Search: {search_figures.title(search)}\n\n{pipe_table(header, rows)}\n\n{notes}\n"
 
 
 def _notes(search: Search, table: pd.DataFrame, alike: int) -> Iterator[str]:

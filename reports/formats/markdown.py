@@ -1,6 +1,7 @@
 """A report as Markdown; the terminal shows it too."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
@@ -34,7 +35,12 @@ def _table(table: Table) -> str:
         [*(escape(name.plain) for name in names), *map(_cell, row.cells)]
         for names, row in zip(labels, table.rows, strict=True)
     ]
-    return tabulate(body, header, tablefmt="pipe", stralign="left", disable_numparse=True)
+    return pipe_table(header, body)
+
+
+def pipe_table(header: Sequence[str], lines: Iterable[Sequence]) -> str:
+    """A table of texts, in which what is special to Markdown has been escaped."""
+    return tabulate(lines, header, tablefmt="pipe", stralign="left", disable_numparse=True)
 
 
 def _cell(cell: Cell | None) -> str:

@@ -6,11 +6,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tabulate import tabulate
-
 from bench.files import write_file
 from bench.published.lookup import KEY, keys_of, left_open, papers
 from bench.published.tolerances import rule
+from reports.formats.markdown import pipe_table
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import Measured
 from reports.reproduction.planned import Plans
@@ -27,8 +26,8 @@ def render(measured: Sequence[Measured], plans: Plans) -> str:
     counts = {paper: count_tables(measured, paper, plans) for paper in papers()}
     parts = [_summary(sum(found.numbers for tables in counts.values() for found in tables.values()), measured)]
     if measured:
-        parts.append(_table(_NUMBERS, [_of_number(one) for one in measured]))
-    parts.append(_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
+        parts.append(pipe_table(_NUMBERS, [_of_number(one) for one in measured]))
+    parts.append(pipe_table(_COUNTS, [line for paper, tables in counts.items() for line in _of_paper(paper, tables)]))
     if notes := [*_notes(measured)]:
         parts.append("\n".join(f"- {note}" for note in notes))
     return "\n\n".join(parts) + "\n"
@@ -173,7 +172,3 @@ def _of_tables(names: Sequence[str]) -> str:
     numbered = all(name.isdigit() for name in names)
     of = f"Table{'s' * bool(before)} " if numbered else ""
     return f"{of}{', '.join(before)} and {last}" if before else f"{of}{last}"
-
-
-def _table(header: Sequence[str], lines: Sequence[Sequence]) -> str:
-    return tabulate(lines, header, tablefmt="pipe", stralign="left", disable_numparse=True)
