@@ -27,6 +27,7 @@ from bench.results.store import Store
 from reports import api
 from reports.formats.markdown import escape, pipe_table
 from reports.tables.aggregate import cell_keys, current_cells, label
+from reports.tables.layout import span
 from reports.tables.names import Names
 
 PAGE = "board.md"  # in the folder of a pool
@@ -232,7 +233,7 @@ def _lines(
                 store.folder.name,
                 f"{len(ended)}{failed}",
                 ", ".join(who),
-                " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
+                span(days[0], days[-1]) if days else "",
                 ", ".join([*commits][:3])
                 + (f" and {len(commits) - 3} more" if len(commits) > 3 else "")
                 + ", and the method's own" * (method in of_labs),

@@ -199,8 +199,7 @@ def _breakable(note: str) -> str:
 
 def _explained(table: Table) -> list[str]:
     """The footnote of the dashes, if there are some."""
-    cells = [cell for row in table.rows for cell in row.cells if cell and cell.without_data]
-    missing = dict.fromkeys(cell.caveats[0].removeprefix("no data: ") for cell in cells)
+    missing = dict.fromkeys(cell.caveats[0].removeprefix("no data: ") for cell in table.cells if cell.without_data)
     return [f"{_DASH}: no data: {', '.join(missing)}."] if missing else []
 
 

@@ -30,7 +30,7 @@ from reports.tables.aggregate import (
     split_of,
     studies_of,
 )
-from reports.tables.layout import HAS_NONE, percent
+from reports.tables.layout import HAS_NONE, percent, span
 from reports.tables.names import Names
 from reports.tables.published_comparison import (
     further_values,
@@ -345,9 +345,7 @@ def published_beside(grid: StoredGrid, cells: pd.DataFrame, value: str, names: N
         inside = (judged["verdict"] == "inside").sum()
         if len(judged):
             seeds = int(judged["seeds"].max())
-            widths = " to ".join(
-                dict.fromkeys(percent(width) for width in (judged["band"].min(), judged["band"].max()))
-            )
+            widths = span(percent(judged["band"].min()), percent(judged["band"].max()))
             yield (
                 f"Inside: {rule(grid['verdict']).text}. The band is a proposal of this harness, not the paper's. Inside are "
                 f"{inside} of {len(judged)} judged cells, over {seeds} seed{'s' * (seeds > 1)}, with bands of ±{widths}."
@@ -364,12 +362,13 @@ def _traffic(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
         if exchanged := record.get("bytes_per_client"):
             found[cell["config"]["dataset"]][_method(grid, cell, names)].add(exchanged)
     for dataset, methods in found.items():
-        amounts = (
-            f"{name} {' to '.join(dict.fromkeys(number(float(f'{amount / 1e6:.3g}')) for amount in (min(sizes), max(sizes))))}"
-            for name, sizes in methods.items()
-        )
+        amounts = (f"{name} {span(_megabytes(min(sizes)), _megabytes(max(sizes)))}" for name, sizes in methods.items())
         where = names.value("dataset", dataset).plain
         yield f"Sent and received, MB (10^6 bytes) per client on {where}: {', '.join(amounts)}."
+
+
+def _megabytes(count: float) -> str:
+    return number(float(f"{count / 1e6:.3g}"))
 
 
 def _machines(grid: StoredGrid, records: Records, cells: pd.DataFrame) -> Iterable[str]:

@@ -120,6 +120,11 @@ class Table:
             return self.columns
         return tuple(f"{self.column_key}={name}" for name in self.columns)
 
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells of all rows, without empty places."""
+        return [cell for row in self.rows for cell in row.cells if cell]
+
     def labels(self, row: Row) -> tuple[Name, ...]:
         """The names of a row's labels."""
         return tuple(self.names.value(key, label) for key, label in zip(self.row_keys, row.labels, strict=True))
@@ -135,6 +140,11 @@ class Table:
 def percent(share: float) -> str:
     """A percentage as tables print it: one decimal."""
     return f"{half_up(share):.1f}"
+
+
+def span(low: object, high: object) -> str:
+    """Two ends of a range, "3 to 5", or "3" where they print alike."""
+    return " to ".join(dict.fromkeys(map(str, (low, high))))
 
 
 def half_up(value: float) -> float:

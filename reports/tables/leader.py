@@ -9,9 +9,9 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
-from reports.tables.layout import percent
+from reports.tables.layout import percent, span
 from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
-from reports.tables.significance import LEVEL, compare_with_best, range_of
+from reports.tables.significance import LEVEL, compare_with_best
 
 
 def sentence(
@@ -74,7 +74,7 @@ def sentence(
     from_it = (
         f"Not significantly different from {listed([leader['column']])} in any {setting}, which does not mean equal"
     )
-    seeds = range_of(tests["pairs"])
+    seeds = span(tests["pairs"].min(), tests["pairs"].max())
     least = _least(tests)
     how = (
         f"paired t-test over {seeds} {units}, level {LEVEL:g}, Holm's correction over all {len(tests)} tests, of which "

@@ -33,6 +33,7 @@ from reports.tables.layout import (
     caveats_of,
     measured,
     side_by_side,
+    span,
     which_seeds,
     with_std,
 )
@@ -124,7 +125,7 @@ def _published_ones(cells: pd.DataFrame, grid: StoredGrid) -> pd.DataFrame:
 
 def _marks(tables: Sequence[Table]) -> dict[tuple[str, ...], str]:
     """Limits of cells -> their mark, in the order of the tables; a dash is its own unless dashes differ in their reasons."""
-    cells = [cell for table in tables for row in table.rows for cell in row.cells if cell and cell.caveats]
+    cells = [cell for table in tables for cell in table.cells if cell.caveats]
     absent = dict.fromkeys(cell.caveats for cell in cells if not cell.measured)
     limits = dict.fromkeys(cell.caveats for cell in cells if cell.measured or len(absent) > 1)
     marks = {of: _MARKS[place % len(_MARKS)] * (place // len(_MARKS) + 1) for place, of in enumerate(limits)}
@@ -150,9 +151,9 @@ def _facts(report: Report, tables: Sequence[Table], grid: StoredGrid, printing: 
     about = [_alike(report, tables[0], grid), in_common(grid), printed_of(grid).get("where", "")]
     if not grid["report"].get("measured"):
         parts = [*_what(report, grid), _over_seeds(cells, grid, printing.std)]
-        if any(cell and cell.best for table in tables for row in table.rows for cell in row.cells):
+        if any(cell.best for table in tables for cell in table.cells):
             bold = printing.about_bold(_own_methods(cells, tables[0].names, grid))
-        if any(cell and cell.not_significant for table in tables for row in table.rows for cell in row.cells):
+        if any(cell.not_significant for table in tables for cell in table.cells):
             parts.append(about_italics(cells, contest_name(grid), _against(grid)))
     elif grid["report"]["measured"]["kind"] != "dataset-sizes":
         parts = [_over_seeds(cells, grid, std=True)]
@@ -247,9 +248,8 @@ def _over_seeds(cells: pd.DataFrame, grid: StoredGrid, std: bool) -> str:
     if high == 1:
         spread = ", std of these rounds" if cells["std"].notna().any() else ", so no std"
         return f"1 seed {listed}{spread if std else ''}"
-    count = high if low == high else f"{low} to {high}"
     mean = f"mean±std ({grid['std']})" if std else "mean"
-    return f"{mean} over {count} seeds {listed}"
+    return f"{mean} over {span(low, high)} seeds {listed}"
 
 
 def _bare(cells: pd.DataFrame, table: Table, grid: StoredGrid) -> Table:

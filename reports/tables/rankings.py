@@ -24,7 +24,7 @@ from reports.tables.aggregate import (
     studies_of,
     units_of,
 )
-from reports.tables.layout import Cell, Row, Table, half_up
+from reports.tables.layout import Cell, Row, Table, half_up, span
 from reports.tables.names import Name, Names
 from reports.tables.robust import LEVEL, RESAMPLES
 from reports.tables.significance import competitors, merits
@@ -175,8 +175,7 @@ def names_of_competitors(grid: StoredGrid) -> Names:
 
 def _title(found: pd.DataFrame, grid: StoredGrid) -> str:
     what = "Mean ranks" if is_board(grid) else "Mean ranks and wins"
-    counts = " to ".join(dict.fromkeys(str(count) for count in (found["rows"].min(), found["rows"].max())))
-    return f"{what} over {counts} {_rows(grid)}"
+    return f"{what} over {span(found['rows'].min(), found['rows'].max())} {_rows(grid)}"
 
 
 def _rows(grid: StoredGrid) -> str:

@@ -134,7 +134,7 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
         of = against or f"the best of their {contest}"
         yield f"Fewer than 2 {runs} per cell say nothing about which cells differ from {of}: none is marked."
         return
-    seeds = range_of(pairs)
+    seeds = layout.span(pairs.min(), pairs.max())
     few = pairs.min() < FEW_SEEDS
     weak = f" With {seeds} {runs} the test often finds nothing. Italics do not mean equal." if few else ""
     alone = (
@@ -155,16 +155,11 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
 def about_italics(cells: pd.DataFrame, contest: str = "row", against: str = "") -> str:
     """What italics mean, as a clause of a caption; arguments as in `footnotes`."""
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
-    seeds = range_of(pairs)
+    seeds = layout.span(pairs.min(), pairs.max())
     runs = "studies" if cells["studies"].any() else "seeds"
     test = f"paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g}"
     few = "; cells with fewer of them, or compared with such a one, are not tested" * has_few(cells)
     return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test}{few})"
-
-
-def range_of(counts: pd.Series) -> str:
-    """The smallest and the largest: "3 to 5", or "3" if these are the same."""
-    return " to ".join(dict.fromkeys(map(str, (counts.min(), counts.max()))))
 
 
 def has_few(cells: pd.DataFrame) -> bool:

@@ -19,7 +19,7 @@ from reports.tables.aggregate import (
     split_of,
     studies_of,
 )
-from reports.tables.layout import Cell, Row, Table, arrange
+from reports.tables.layout import Cell, Row, Table, arrange, span
 from reports.tables.names import Name, Names
 from reports.tables.rankings import names_of_competitors
 
@@ -61,13 +61,12 @@ def search_in_words(grid: StoredGrid) -> str:
     if not searches:
         return ""
     tried = sorted(search["tried"] for search in searches)
-    counts = " to ".join(dict.fromkeys(map(str, (tried[0], tried[-1]))))
     of_methods = defaultdict[str, set[int]](set)
     for cell in grid["cells"]:
         if cell.get("tuned"):
             of_methods[competitor([label(cell, key) for key in compared_keys(grid)])].add(cell["tuned"]["tried"])
     unequal = ", not equally many for all methods" * (len({*map(frozenset, of_methods.values())}) > 1)
-    return f"{counts} configuration{'s' * (tried[-1] > 1)}{unequal}, {_seeds(searches)}"
+    return f"{span(tried[0], tried[-1])} configuration{'s' * (tried[-1] > 1)}{unequal}, {_seeds(searches)}"
 
 
 def table(cells: pd.DataFrame, grid: StoredGrid, metric: str) -> Table | None:
@@ -308,9 +307,7 @@ def _method(cell: StoredCell, option: str) -> str:
 
 def _counted(counts: dict[str, tuple[int, int]]) -> str:
     """ "2 for FedProx, 1 to 5 for MOON"."""
-    return ", ".join(
-        f"{low} for {name}" if low == high else f"{low} to {high} for {name}" for name, (low, high) in counts.items()
-    )
+    return ", ".join(f"{span(*ends)} for {name}" for name, ends in counts.items())
 
 
 def _seeds(searches: list[ChosenParams]) -> str:
