@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from rich.table import Column, Table
 from rich.text import Text
@@ -311,11 +311,13 @@ def _say_searches(
 ) -> None:
     """A line per search that has not ended, and one for all others; what their configurations have reached is in the files that
     they leave in `reports`."""
+    from bench.results.records import Status
+
     ended, tried, failed = 0, 0, 0
     for name, found in searches.items():
         begun, of_each = len(found["proposed"]), len(found["configs"])
         statuses = [states[each.run].status if each.run in states else None for each in runs[name]]
-        if begun and all(status in ("done", "diverged", "failed", "stopped") for status in statuses):
+        if begun and all(status in get_args(Status) for status in statuses):
             ended, tried, failed = ended + 1, tried + begun, failed + statuses.count("failed")
             continue
         samples = found.get("wanted", found.get("samples"))

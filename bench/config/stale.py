@@ -16,7 +16,8 @@ from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
 from bench.registry import KINDS, Registry, place_of
 from bench.results.ids import hash_of
-from bench.results.store import UNFINISHED, Store
+from bench.results.records import FINISHED
+from bench.results.store import Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
 _MOST_NAMED = 6  # definitions in one sentence
@@ -91,7 +92,7 @@ def stale_runs(ended: Mapping[str, tuple[Mapping[str, Any], Any]], store: Store)
     """
     found: dict[str, list[str]] = {}
     for run, (record, config) in ended.items():
-        if record.get("status") not in UNFINISHED and (changed := changes(record, config, store)):
+        if record.get("status", "done") in FINISHED and (changed := changes(record, config, store)):
             found.setdefault(what_changed(changed, store), []).append(run)
     return found
 

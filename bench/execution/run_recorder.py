@@ -15,9 +15,9 @@ from bench.execution.worker import WorkerReport
 from bench.execution.workspace import base_of
 from bench.results import authors
 from bench.results.artifacts import Folder
-from bench.results.records import RoundRow, RunRecord
+from bench.results.records import FINISHED, RoundRow, RunRecord
 from bench.results.schema import SCHEMA
-from bench.results.store import RAY_LOG, UNFINISHED, Store
+from bench.results.store import RAY_LOG, Store
 from bench.results.tensorboard import write_events
 
 if TYPE_CHECKING:
@@ -104,9 +104,9 @@ class RunRecorder:
         if rows:
             self._write_events(run_id, own, rows, times["started"])
         self._store.finish(run_id, rows, record)
-        if own == self._store.run_folder(run_id) or record["status"] not in UNFINISHED:  # else the earlier one counts
+        if own == self._store.run_folder(run_id) or record["status"] in FINISHED:  # else the earlier one counts
             authors.forget(self._store, run_id)
-        if elsewhere and record["status"] not in UNFINISHED:
+        if elsewhere and record["status"] in FINISHED:
             elsewhere.remove()
         return record
 

@@ -25,8 +25,8 @@ from bench.files import write_file
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
 from bench.results.json_schema import is_integer, is_text, mismatch, one_of
-from bench.results.records import RunRecord, is_code
-from bench.results.store import UNFINISHED, Store
+from bench.results.records import FINISHED, RunRecord, is_code
+from bench.results.store import Store
 from bench.simulation.retention import Final, StateRetention
 from datasets import own_data, partition_files, resized
 
@@ -180,7 +180,7 @@ def _listed(store: Store) -> list[Waiting]:
 
 def _has_ended(one: Waiting, store: Store) -> bool:
     record = store.record(one.run)
-    return bool(record and record["status"] not in UNFINISHED and record.get("finished", "") != one.before)
+    return bool(record and record["status"] in FINISHED and record.get("finished", "") != one.before)
 
 
 def _job(one: Waiting, store: Store) -> Job:

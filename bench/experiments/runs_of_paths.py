@@ -16,8 +16,8 @@ from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell, ordered
 from bench.experiments.planning import training_of
 from bench.results.copies import copy_as
-from bench.results.records import StoredCell
-from bench.results.store import UNFINISHED, Store
+from bench.results.records import FINISHED, StoredCell
+from bench.results.store import Store
 from datasets import resized
 
 
@@ -61,7 +61,7 @@ def import_found(found: Mapping[str, RunConfig], grid: str, store: Store) -> Non
 
     def renamed(cell: StoredCell) -> StoredCell:
         config = cell["config"]
-        is_other = cell["run"] not in found and (store.status(cell["run"] or "") or UNFINISHED[0]) not in UNFINISHED
+        is_other = cell["run"] not in found and store.status(cell["run"] or "") in FINISHED
         if config["dataset"] not in named or is_other:
             return cell
         reference = named[config["dataset"]]

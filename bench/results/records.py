@@ -128,7 +128,8 @@ def are_metrics(value: Any) -> bool:
 
 
 Status = Literal["done", "diverged", "failed", "stopped"]
-FINISHED: tuple[Status, ...] = ("done", "diverged")  # status of runs that have reached their end
+FINISHED: tuple[Status, ...] = ("done", "diverged")
+"""Status of runs that have reached their end; others continue from their checkpoint when they are requested again."""
 RunId = Annotated[str, is_run_id]
 Name = Annotated[str, is_name]  # part of the name of a file
 Figure = Annotated[dict[str, Any], is_figure]

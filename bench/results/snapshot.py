@@ -14,13 +14,13 @@ from typing import Any, Literal, NamedTuple
 from bench.results.driver_mark import Driver
 from bench.results.ids import is_run_id
 from bench.results.json_files import Damaged, parse, read_bytes
-from bench.results.json_schema import is_integer, is_number, is_text, mismatch, one_of
+from bench.results.json_schema import is_integer, is_number, is_text, mismatch, shape_of
 from bench.results.records import Status, is_code
 from bench.results.store import MACHINE, Store
 
 _RECORD = {
     "id": is_text,
-    "status": one_of("done", "diverged", "failed", "stopped"),
+    "status": shape_of(Status),
     "seconds?": is_number,
     "finished?": (is_text, None),
     "code?": is_code,

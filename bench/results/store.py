@@ -57,7 +57,17 @@ from bench.results.driver_mark import Driver, DriverMark
 from bench.results.ids import is_meant, is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
 from bench.results.locks import holder, open_regular
-from bench.results.records import Config, RoundRow, RunRecord, Status, StoredGrid, StoredProbe, StoredSearch, Summary
+from bench.results.records import (
+    FINISHED,
+    Config,
+    RoundRow,
+    RunRecord,
+    Status,
+    StoredGrid,
+    StoredProbe,
+    StoredSearch,
+    Summary,
+)
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
 RAY_LOG = "ray.log"
@@ -66,7 +76,6 @@ JOBS = "jobs"
 IMPORTING = "importing"
 _PARTS = ("grids", "runs", "reports")
 _ALL_PARTS = (*_PARTS, "searches", "repeating", "superseded", "tracking", IMPORTING, "partitions", "code", JOBS)
-UNFINISHED = ("failed", "stopped")  # status of runs that continue from their checkpoint when they are requested again
 
 
 class Store:
@@ -120,13 +129,7 @@ class Store:
                 "with --results-dir."
             ) from error
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreError(
-                    f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends or choose another "
-                    "--results-dir."
-                ) from error
+            self._take(lock, fcntl.LOCK_EX, " or choose another --results-dir")
             self._make_id()
             self._finish_repeats()
             shutil.rmtree(self.folder / IMPORTING, ignore_errors=True)  # what an interrupted import has left
@@ -154,12 +157,7 @@ class Store:
         except OSError as error:
             raise StoreError(f"Cannot read {self.folder / '.lock'}: {error.strerror}.") from error
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreError(
-                    f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends."
-                ) from error
+            self._take(lock, fcntl.LOCK_SH)
             yield self
 
     def check_exists(self) -> None:
@@ -225,7 +223,7 @@ class Store:
     def ended(self) -> Iterator[tuple[str, Config, RunRecord]]:
         """Run id, config and record of every finished run, in the order of their ids."""
         for run_id, record in self.records().items():
-            if record["status"] not in UNFINISHED and (config := self.config(run_id)):
+            if record["status"] in FINISHED and (config := self.config(run_id)):
                 yield run_id, config, record
 
     def rows(self, run_id: str) -> list[RoundRow]:
@@ -427,6 +425,15 @@ class Store:
         """From now on the driver of this process has ended by itself, whatever ends it."""
         self._mark.remove()
 
+    def _take(self, lock: BinaryIO, kind: int, instead: str = "") -> None:
+        """Locks the open file `.lock`; raises StoreError, which says what to do instead, if a driver holds it."""
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StoreError(
+                f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends{instead}."
+            ) from error
+
     def _runs_of(self, name: str) -> Iterable[str]:
         """Ids of the runs of a stored grid; none if there is no such grid."""
         grid = self.grid(name)
@@ -441,7 +448,7 @@ class Store:
                     self._checked.content(folder / name, schema.check_probe)
 
     def _has_ended(self, run_id: str) -> bool:
-        return (self.record(run_id) or {"status": "failed"})["status"] not in UNFINISHED
+        return self.status(run_id) in FINISHED
 
     def _check_parts(self, names: tuple[str, ...]) -> None:
         if links := [name for name in names if (self.folder / name).is_symlink()]:
@@ -512,7 +519,7 @@ class Store:
 
     def _replace_earlier(self, folder: Path, record: RunRecord) -> None:
         """Makes a repetition that has ended the run, in place of the earlier results, unless it failed."""
-        if record["status"] not in UNFINISHED:
+        if record["status"] in FINISHED:
             self.quarantine(self.run_folder(folder.name))
             os.replace(folder, self.run_folder(folder.name))
 
@@ -530,7 +537,7 @@ class Store:
 
 def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
     """Removes the checkpoint of a run that has ended; one that failed or was stopped continues from there."""
-    if record and record["status"] not in UNFINISHED:
+    if record and record["status"] in FINISHED:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
