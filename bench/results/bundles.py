@@ -103,7 +103,7 @@ def unpack(path: Path, folder: Path) -> dict[str, Any]:
     except UnusableFile as error:
         raise StoreError(f"{path} {error.what}.") from error
     except _NoBundle as error:
-        kind = ChangedBundle if error.is_changed else StoreError
+        kind = ChangedBundle if isinstance(error, _Changed) else StoreError
         raise kind(f"{path} {error}; ask its author for another one.") from error
     except OSError as error:
         raise StoreError(f"{path} cannot be unpacked: {error.strerror or error}.") from error
@@ -116,19 +116,11 @@ class ChangedBundle(StoreError):
 
 
 class _NoBundle(Exception):
-    """What is wrong with a zip file; continues a sentence that begins with its path.
-
-    Attributes:
-        is_changed: whether a file is not what the manifest says.
-    """
-
-    is_changed = False
+    """What is wrong with a zip file; continues a sentence that begins with its path."""
 
 
 class _Changed(_NoBundle):
     """A file is not what the manifest says."""
-
-    is_changed = True
 
 
 # What the module zipfile raises; all after the first three for numbers in a file that cannot be.
