@@ -22,13 +22,15 @@ def reproduction(
 ) -> None:
     """List every published number that has been measured at its own budget, and the command that measures it."""
     with explained():
+        from bench.errors import StoreError
+        from bench.results.store import stores_in
         from reports.reproduction import measured, page, planned
 
         stores, mistakes = [], []
         for folder in folders:
             try:
-                stores += measured.stores_in(folder)
-            except ValueError as error:
+                stores += stores_in(folder)
+            except StoreError as error:
                 mistakes.append(str(error))
         try:
             if write:
@@ -60,14 +62,13 @@ def board(
     Exit status 1 if directories contradict each other: the page says in what, and tables of all together leave it out.
     """
     with explained():
+        from bench.results.store import stores_in
         from reports import board as pool
-        from reports.reproduction import measured
 
-        stores = measured.stores_in(folder)
+        stores = stores_in(folder)
         if stores[0].folder == folder.absolute():
             raise ValueError(f"{folder} is one results directory; name the folder in which several lie.")
         for store in stores:
-            store.check_exists()
             name_damaged(store)
         paths, wrong = pool.rebuild(stores, folder)
     for name, sentences in wrong.items():

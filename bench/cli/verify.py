@@ -82,11 +82,13 @@ def verify(
     Exit status 0 if every drawn run is confirmed and every stored grid follows from its file, 1 if one differs or a file is
     damaged, 2 if nothing differs, but something could not be compared.
     """
+    from bench.results.store import stores_in
+
     with explained():
         _check(sample, all_, run, seed, rounds, minutes, tolerance, write, author)
         _find(dataset or [])
         with _opened(results) as first:
-            stores = _stores(first)
+            stores = stores_in(first.folder)
             grids = [(store, label) for store in stores for label in meant_grids(store, *given.stored_name(grid, None))]
             runs = _runs(stores, grids if grid else None)
             damaged = {path for store in stores for path in store.damaged}
@@ -200,17 +202,6 @@ def _check(
         raise ValueError("--write and --author go together: the file says who has verified.")
     if author is not None:
         given.require_author(author)
-
-
-def _stores(first: "Store") -> "list[Store]":
-    """The results directory, or those that lie in it; raises StoreError if there is none."""
-    from bench.results.store import Store, folders_in
-
-    inside = folders_in(first.folder)
-    stores = [first] if (first.folder / "runs").exists() or not inside else [*map(Store, inside)]
-    for store in stores:
-        store.check_exists()
-    return stores
 
 
 def _runs(stores: "list[Store]", grids: "list[tuple[Store, str]] | None") -> "Drawn":

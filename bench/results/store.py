@@ -171,7 +171,7 @@ class Store:
             what, does = ("bundle", "export --bundle") if is_bundle else ("results directory", "run")
             raise StoreError(f"There is no {what} {self.folder}; `python -m bench {does}` writes one.")
         if not (self.folder / "runs").is_dir():
-            inside = ", ".join(path.name for path in folders_in(self.folder))
+            inside = ", ".join(path.name for path in _folders_in(self.folder))
             nested = f" Results directories lie in it: {inside}." if inside else ""
             raise StoreError(f"{self.folder} holds no results: it has no folder called runs.{nested}")
         self._check_parts(_ALL_PARTS)
@@ -541,8 +541,20 @@ def _forget_checkpoint(folder: Path, record: RunRecord | None) -> None:
         shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
-def folders_in(folder: Path) -> list[Path]:
-    """The results directories that lie in a folder, by name."""
+def stores_in(folder: Path) -> list[Store]:
+    """The results directory that a folder is, or those that lie in it, by name.
+
+    Raises:
+        StoreError: if there is none, or a part of one is a link, or no folder.
+    """
+    inside = [] if (folder / "runs").exists() else _folders_in(folder)
+    stores = [Store(path) for path in inside or [folder]]
+    for store in stores:
+        store.check_exists()
+    return stores
+
+
+def _folders_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/runs"))
 
 

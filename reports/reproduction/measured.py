@@ -11,7 +11,7 @@ from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.ids import unversioned
 from bench.results.records import FINISHED, StoredCell, StoredGrid
-from bench.results.store import Store, folders_in
+from bench.results.store import Store
 from reports import api
 from reports.reproduction.planned import Plans
 from reports.tables.aggregate import cell_keys, current_cells
@@ -83,18 +83,6 @@ def find_measured(stores: Iterable[Store], plans: Plans) -> list[Measured]:
                     if before is None or (one.seeds, one.settings) > (before.seeds, before.settings):
                         found[one.published.key] = one
     return [found[key] for paper in papers() for key in keys_of(paper) if key in found]
-
-
-def stores_in(folder: Path) -> list[Store]:
-    """The results directory that a folder is, or those that lie in it, by name.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    found = [folder] if (folder / "runs").is_dir() else folders_in(folder)
-    if not found:
-        raise ValueError(f"{folder} is no results directory, and none lies in it: there is no folder called runs.")
-    return [Store(path) for path in found]
 
 
 def _of_grid(report: api.GridReport, plans: Plans) -> Iterator[Measured]:

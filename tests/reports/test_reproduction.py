@@ -10,10 +10,10 @@ from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid
 from bench.published.lookup import keys_of, papers
-from bench.results.store import Store
+from bench.results.store import Store, stores_in
 from reports.reproduction import page
 from reports.reproduction.counts import Count, count_tables
-from reports.reproduction.measured import find_measured, stores_in
+from reports.reproduction.measured import find_measured
 from reports.reproduction.planned import Plans
 from tests.reports.tables.test_measured import POOLED, SEVEN, probe
 from tests.support import manual

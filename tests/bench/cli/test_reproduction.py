@@ -37,7 +37,8 @@ def test_a_page_gets_what_would_be_printed(folder):
 def test_all_mistakes_are_said_at_once(folder, tmp_path):
     (tmp_path / "empty").mkdir()
     code, text = reproduction(folder, tmp_path / "empty", tmp_path / "none", "--write", tmp_path / "page.md")
-    assert code == 2 and text.count("is no results directory") == 2
+    assert code == 2 and f"{tmp_path / 'empty'} holds no results: " in text
+    assert f"There is no results directory {tmp_path / 'none'}; " in text
     assert f"There is no page {tmp_path / 'page.md'}." in text and "**0 of" not in text
 
 
