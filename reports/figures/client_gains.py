@@ -63,8 +63,7 @@ class ClientGains(Figure):
         if not found:
             return None
         frames, columns = _arranged(found) if others else ([frame for _, frame in found], 0)
-        found_in = grid["report"]["reference"]
-        reference = table.names.together([*found_in], [*map(str, found_in.values())]).plain
+        reference = table.names.setting(grid["report"]["reference"]).plain
         y_label = f"Gain in test accuracy on own data\nover {reference} (points)"
         series = series_of_table("curves", "Clients, sorted by gain", y_label, report, table, concat_points(frames))
         caveats = {panel: [*series.caveats.get(panel, []), *more] for panel, more in lacking.items()}

@@ -88,6 +88,11 @@ def labels(cell: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
     return {key: "-" if value is None else str(value) for key, value in values_of(cell, keys).items()}
 
 
+def seeds_of(grid: StoredGrid) -> list[int]:
+    """All seeds of a grid, in rising order."""
+    return sorted({cell["seed"] for cell in grid["cells"]})
+
+
 def split_of(grid: StoredGrid) -> str:
     """The split on which a grid is evaluated; "test and validation" if its cells use both."""
     return " and ".join(sorted({cell["config"]["split"] for cell in grid["cells"]}))

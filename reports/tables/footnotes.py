@@ -27,6 +27,7 @@ from reports.tables.aggregate import (
     contest_name,
     is_board,
     label,
+    seeds_of,
     split_of,
     studies_of,
 )
@@ -91,8 +92,7 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from _unknown_callbacks(cells)
     yield from _unreported(records, cells, value)
     yield from _reference(grid, cells, names)
-    against = grid["report"].get("against")
-    yield from significance.footnotes(cells, contest_name(grid), names.setting(against).plain if against else "")
+    yield from significance.footnotes(cells, contest_name(grid), against_in_words(grid, names))
     if contest_name(grid) == "setting" and cells["best"].any():
         yield f"Cells of one setting differ in {' and '.join(compared_keys(grid))} only."
     yield from gains.footnotes(cells, grid, names)
@@ -101,6 +101,12 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from published_beside(grid, cells, value, names)
     yield from agreement.footnotes(grid, cells, names)
     yield from about_runs(grid, records, cells, names)
+
+
+def against_in_words(grid: StoredGrid, names: Names) -> str:
+    """What all other cells are tested against; "" for the best of their contest."""
+    against = grid["report"].get("against")
+    return names.setting(against).plain if against else ""
 
 
 def _of_author(grid: StoredGrid) -> Iterable[str]:
@@ -206,7 +212,7 @@ def _unfinished(cells: pd.DataFrame) -> Iterable[str]:
 
 def numbers_are(grid: StoredGrid, value: str) -> str:
     """What the accuracies of a table are: of which split and rounds, over which seeds, at which budget."""
-    seeds = sorted({cell["seed"] for cell in grid["cells"]})
+    seeds = seeds_of(grid)
     listed = f"({', '.join(map(str, seeds))})"
     alone = f"1 seed {listed}, {'std (population) of these rounds' if value == 'last10' else 'so no std'}"
     spread = f"mean±std ({grid['std']}) over {len(seeds)} seeds {listed}" if len(seeds) > 1 else alone
@@ -285,8 +291,7 @@ def _count(number: int, what: str) -> str:
 def _further(grid: StoredGrid, cells: pd.DataFrame, value: str) -> Iterable[str]:
     """Of which rounds the tables below the first are."""
     if also := further_values(grid, value):
-        seeds = {cell["seed"] for cell in grid["cells"]}
-        alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds) == 1 else ""
+        alone = " (1 seed: std of these rounds)" if "last10" in also and len(seeds_of(grid)) == 1 else ""
         rounds = "; ".join(ROUNDS_OF[other] for other in also)
         tuned = "; each takes its own best point of a tuning set" if (cells["settings"] > 1).any() else ""
         verdicts = "; they carry no verdict" if grid["reproduces"] else ""

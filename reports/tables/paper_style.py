@@ -21,10 +21,11 @@ from reports.tables.aggregate import (
     contest_name,
     label,
     row_keys,
+    seeds_of,
     split_of,
     studies_of,
 )
-from reports.tables.footnotes import ROUNDS_OF, in_common, is_smoke, over_studies
+from reports.tables.footnotes import ROUNDS_OF, against_in_words, in_common, is_smoke, over_studies
 from reports.tables.layout import (
     NOT_REACHED,
     Cell,
@@ -154,7 +155,7 @@ def _facts(report: Report, tables: Sequence[Table], grid: StoredGrid, printing: 
         if any(cell.best for table in tables for cell in table.cells):
             bold = printing.about_bold(_own_methods(cells, tables[0].names, grid))
         if any(cell.not_significant for table in tables for cell in table.cells):
-            parts.append(about_italics(cells, contest_name(grid), _against(grid)))
+            parts.append(about_italics(cells, contest_name(grid), against_in_words(grid, Names.of_grid(grid))))
     elif grid["report"]["measured"]["kind"] != "dataset-sizes":
         parts = [_over_seeds(cells, grid, std=True)]
     if chosen_on := " and ".join(_chosen_on(name, grid) for name in cells["chosen_on"].unique() if name):
@@ -196,8 +197,7 @@ def _what(report: Report, grid: StoredGrid) -> list[str]:
         f"{METRICS[metric].title}: {_clause(METRICS[metric].about)}" for metric in explained if METRICS[metric].about
     ]
     if any(METRICS[metric].relative for metric in others):
-        reference = grid["report"]["reference"]
-        about.append(f"reference: {Names.of_grid(grid).together([*reference], [*map(str, reference.values())]).plain}")
+        about.append(f"reference: {Names.of_grid(grid).setting(grid['report']['reference']).plain}")
     return [what, *about]
 
 
@@ -209,12 +209,6 @@ def _clause(text: str) -> str:
 def _chosen_on(split: str, grid: StoredGrid) -> str:
     searched = search_in_words(grid) if split == "validation" else ""
     return f"the {split} split" + f" ({searched})" * bool(searched)
-
-
-def _against(grid: StoredGrid) -> str:
-    """The name of what all others are tested against; "" for the best of their row."""
-    against = grid["report"].get("against")
-    return Names.of_grid(grid).setting(against).plain if against else ""
 
 
 def _own(grid: StoredGrid) -> list[str]:
@@ -241,7 +235,7 @@ def _over_seeds(cells: pd.DataFrame, grid: StoredGrid, std: bool) -> str:
     """Over how many seeds the means are, which may differ between cells; of studies what the numbers are."""
     if studies_of(grid):
         return over_studies(grid)
-    seeds = sorted({cell["seed"] for cell in grid["cells"]})
+    seeds = seeds_of(grid)
     done = {*cells.loc[cells["done"] > 0, "done"].tolist()} or {len(seeds)}
     low, high = min(done), max(done)
     listed = f"({'of ' * (low < len(seeds))}{', '.join(map(str, seeds))})"
@@ -305,7 +299,8 @@ def _table(cells: pd.DataFrame, grid: StoredGrid, layout: StoredGrid, printing: 
     if heading := printed.get("best_other"):
         cells, layout = _with_best_other(cells, grid, layout, printing)
         names = names.with_own({layout["report"]["columns"]: {_BEST_OTHER: heading}})
-    shown = arrange(cells, layout, metric, show=lambda cell: _show(cell, printing, names, bool(_against(grid))))
+    against = bool(grid["report"].get("against"))
+    shown = arrange(cells, layout, metric, show=lambda cell: _show(cell, printing, names, against))
     over = Name.of(printed["over"]) if printed.get("over") else None
     return replace(shown, names=names, over=over, merged=True)
 

@@ -111,7 +111,7 @@ def compare_with_best(
     )
 
 
-def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> Iterator[str]:
+def footnotes(cells: pd.DataFrame, contest: str, against: str) -> Iterator[str]:
     """What bold and italics mean, and the power of the test.
 
     Args:
@@ -152,7 +152,7 @@ def footnotes(cells: pd.DataFrame, contest: str = "row", against: str = "") -> I
     )
 
 
-def about_italics(cells: pd.DataFrame, contest: str = "row", against: str = "") -> str:
+def about_italics(cells: pd.DataFrame, contest: str, against: str) -> str:
     """What italics mean, as a clause of a caption; arguments as in `footnotes`."""
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     seeds = layout.span(pairs.min(), pairs.max())

@@ -15,6 +15,7 @@ from reports.tables.aggregate import (
     compared_keys,
     is_board,
     label,
+    seeds_of,
     short,
     split_of,
     studies_of,
@@ -123,7 +124,7 @@ def _ruleset(grid: StoredGrid, names: Names) -> Iterator[str]:
     runs = {cell["run"] for cell in grid["cells"] if cell["run"]}
     searches = {cell["tuned"]["search"]: cell for cell in grid["cells"] if cell.get("tuned")}
     if not studies:
-        seeds = len({cell["seed"] for cell in grid["cells"]})
+        seeds = len(seeds_of(grid))
         yield (
             "Ruleset defaults: nothing was searched, every method has the values of its paper, as far as the grid does not set "
             f"them; {seeds} run{'s' * (seeds > 1)} per cell, {len(runs):,} in all."
