@@ -153,7 +153,7 @@ def _cka_caveats(table: Table, line: str, cell, results: list[dict]) -> Iterator
     if len(results) < cell.seeds:
         yield f"{line}: {len(results)}/{cell.seeds} seeds"
     if cell.substitute:
-        yield f"{line}: on {table.names.value('dataset', cell.substitute).plain}"
+        yield f"{line}: {table.names.on(cell.substitute)}"
     shown, cohort = len(results[0]["clients"]), results[0]["cohort"]
     if shown < cohort:
         yield f"{line}: the first {shown} of {cohort} clients"

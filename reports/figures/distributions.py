@@ -37,7 +37,7 @@ class Distributions(SeriesFigure):
                 seed = min(shares, key=lambda seed: (-len(shares[seed]), seed))
                 title = f"{panel}, seed {seed}"
                 substitutes = dict.fromkeys(cell.substitute for (cell,) in cells.values() if cell.substitute)
-                caveats[title] = [f"on {table.names.value('dataset', name).plain}" for name in substitutes]
+                caveats[title] = [*map(table.names.on, substitutes)]
                 frames += [points_of(range(len(share)), share, title, line) for line, share in shares[seed].items()]
         points = concat_points(frames)
         lines = tuple(dict.fromkeys(points["line"]))

@@ -116,7 +116,7 @@ def divided(grid: StoredGrid, records: Records) -> Iterator[Divided]:
     for run, cell, diagnostics in found:
         own = _options(cell)
         named = pairs({key: own[key] for key in differing if key != "capacity"})
-        on = f" (on {names.value('dataset', cell['substitute']).plain})" if cell["substitute"] else ""
+        on = f" ({names.on(cell['substitute'])})" if cell["substitute"] else ""
         setting = names.together(("dataset", "partition"), _setting(cell)[:2]).plain
         title = ", ".join([setting, *named]) + f"{on}, seed {cell['seed']}"
         coalitions = np.array(diagnostics["coalitions"])

@@ -157,9 +157,8 @@ def first_runs(grid: StoredGrid, records: Records, value: str | None = None) -> 
 
 def data_caveats(cell, names: Names) -> list[str]:
     """Deviations of a cell's data from its dataset: "on CIFAR-10", "incomplete data"."""
-    on = [f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else []
     is_incomplete = cell.data_note and not references.is_dataset(cell.substitute or cell.dataset)
-    return on + ["incomplete data"] * bool(is_incomplete)
+    return [*filter(None, [names.on(cell.substitute), "incomplete data" * bool(is_incomplete)])]
 
 
 def done_runs(cell, records: Records) -> list[str]:

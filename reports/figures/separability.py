@@ -56,7 +56,7 @@ def _gains(score: str, report: Report, table: Table, grid: StoredGrid, records: 
         labels = dict(labels)
         method = labels.pop("algorithm", "")
         setting = table.names.together([*labels], [*labels.values()]).plain
-        setting += f" (on {table.names.value('dataset', substitute).plain})" if substitute else ""
+        setting += f" ({table.names.on(substitute)})" if substitute else ""
         base = by_wrapper.pop(UNWRAPPED, {})
         distances = {
             seed: record["diagnostics"][score]

@@ -164,7 +164,7 @@ def _rounded(value: float) -> float | int | None:
 
 def _caveats(cell, names: Names) -> str:
     parts = [f"{cell.done}/{cell.seeds} {'studies' if cell.studies else 'seeds'}"] if cell.done < cell.seeds else []
-    return ", ".join([*parts, *([f"on {names.value('dataset', cell.substitute).plain}"] if cell.substitute else [])])
+    return ", ".join(filter(None, [*parts, names.on(cell.substitute)]))
 
 
 def _spec(lines: dict[str, list[int]], x_label: str, metric: str) -> dict:

@@ -353,7 +353,7 @@ def caveats_of(cell, names: Names) -> Iterable[str]:
             else f"{cell.outdated}/{cell.seeds} seeds of an earlier version"
         )
     if cell.substitute:
-        yield f"on {names.value('dataset', cell.substitute).plain}"
+        yield names.on(cell.substitute)
 
 
 def _text(value: object) -> str:

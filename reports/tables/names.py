@@ -133,6 +133,10 @@ class Names:
         name = Name.join(named.values())
         return name if around is None or bare else Name.join([name, around], " ")
 
+    def on(self, substitute: str) -> str:
+        """What a cell says whose dataset another one replaces: "on CIFAR-10"; "" without one."""
+        return f"on {self.value('dataset', substitute).plain}" if substitute else ""
+
     def setting(self, values: Mapping[str, Any]) -> Name:
         """The name of values of axes in a sentence: "base" of `{wrapper: none}`, "fraction=0.1", "FedAvg + CCVR"."""
         keys, found = [*values], [str(value) for value in values.values()]
