@@ -109,7 +109,7 @@ def name_damaged(
     damaged = {path: what for path, what in sorted(store.damaged.items()) if path not in named}
     if damaged:
         lines = [f"{path.relative_to(store.folder)} {what}" for path, what in damaged.items()]
-        count = "1 entry" if len(lines) == 1 else f"{len(lines)} entries"
+        count = counted(len(lines), "entry", "entries")
         so = "counts as if it were" if len(lines) == 1 else "count as if they were"
         shown = "\n".join(f"  {_one_line(line)}" for line in lines)
         warn(f"warning: {count} of {store.folder} cannot be used and {so} not there:\n{shown}")
@@ -121,6 +121,13 @@ def meant_grids(store: "Store", grid: str | None, budget: str | None) -> list[st
     meant = store.labels_of(grid, budget)
     name_damaged(store, grids=meant if grid or budget else None)
     return [*filter(store.grid, meant)]
+
+
+def require_grids(store: "Store", grid: str | None, budget: str | None) -> list[str]:
+    """The same; raises ValueError if there is none."""
+    if labels := meant_grids(store, grid, budget):
+        return labels
+    raise ValueError(no_results(store, grid, budget))
 
 
 def no_results(store: "Store", grid: str | None, budget: str | None) -> str:

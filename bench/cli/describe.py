@@ -8,7 +8,6 @@ import typer
 
 from bench.cli import options as given
 from bench.cli.console import console, counted, explained, name_damaged, say, say_json, say_stale
-from bench.cli.options import RESULTS
 from bench.cli.pipeline import check_models, warn_of_rounds, warn_of_seeds
 from bench.cli.searches import by_ruleset
 
@@ -38,7 +37,7 @@ def describe(
         ),
     ] = None,
     json_: given.JsonOption = False,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
     configs: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +66,7 @@ def describe(
         tuning = None
         if samples is not None and not ruleset:
             raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
-        if configs and results_dir != RESULTS:
+        if configs and results_dir != given.RESULTS:
             raise ValueError(f"--configs {configs} is itself the results directory; leave --results-dir out.")
         if ruleset or studies is not None:
             tuning = by_ruleset(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import counted, explained, meant_grids, name_damaged, no_results, say, say_stale, warn
-from bench.cli.options import RESULTS
+from bench.cli.console import counted, explained, meant_grids, name_damaged, require_grids, say, say_stale, warn
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
 from bench.results.records import RunRecord, StoredGrid
@@ -35,7 +34,7 @@ def export(
         ),
     ] = None,
     author: Annotated[str | None, typer.Option(help="Of a bundle: who trained the runs.")] = None,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
 ) -> None:
     """Write all rounds of all runs of a grid as one table, or for TensorBoard; or a bundle of results to share."""
     from bench.results.store import Store
@@ -73,7 +72,7 @@ def export(
 def import_(
     other: Annotated[Path, typer.Argument(help="A results directory, of another machine for example, or a bundle.")],
     dry_run: given.DryRunOption = False,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
 ) -> None:
     """Take runs that have ended, and grids, from another results directory; what is finished here stays as it is.
 
@@ -152,10 +151,7 @@ def compare(
 def _stored_name(store, grid: str, budget: str | None) -> str:
     """The `<grid>@<budget>` that is meant, and names what is damaged of it; raises ValueError if there is none, or more than
     one."""
-    grid, budget = given.stored_name(grid, budget)
-    names = meant_grids(store, grid, budget)
-    if not names:
-        raise ValueError(no_results(store, grid, budget))
+    names = require_grids(store, *given.stored_name(grid, budget))
     if len(names) > 1:
         versions = {name.partition("@")[0] for name in names}
         by = "--budget" if len(versions) == 1 else f"--grid {names[0]!r}"
@@ -173,9 +169,7 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
     given.require_author(author)
     store.check_exists()
     name_damaged(store)
-    labels = meant_grids(store, *given.stored_name(grid, budget))
-    if not labels:
-        raise ValueError(no_results(store, *given.stored_name(grid, budget)))
+    labels = require_grids(store, *given.stored_name(grid, budget))
     ended = {}
     for stored in filter(None, map(store.grid, labels)):
         ended |= distinct_runs(stored, store.records_of(stored))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bench.cli.console import console, counted, errors, name_damaged, say, stopped, warn
+from bench.cli.console import counted, errors, name_damaged, say, stopped, warn
 from bench.files import path_in_words
 
 if TYPE_CHECKING:
@@ -270,9 +270,9 @@ def _print_runs(plan: Plan, spec: ExperimentSpec) -> None:
     """Names the runs, below the budget with all that was set: the names say only in what runs of a grid differ."""
     from bench.execution import driver
 
-    console.print(spec.label, highlight=False, markup=False)
+    say(spec.label)
     for cell in plan.todo:
-        console.print(f"{cell.id}  {driver.name_of(cell, spec.grid)}", highlight=False, markup=False)
+        say(f"{cell.id}  {driver.name_of(cell, spec.grid)}")
 
 
 @contextlib.contextmanager

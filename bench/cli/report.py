@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli import options as given
-from bench.cli.console import edited_files, explained, meant_grids, no_results, warn_if_changed
-from bench.cli.options import RESULTS
+from bench.cli.console import edited_files, explained, require_grids, warn_if_changed
 from bench.cli.pipeline import print_saved
 from bench.errors import require_known
 
@@ -49,7 +48,7 @@ def report(
     print_: Annotated[
         bool, typer.Option("--print", help="Save nothing, only print the tables: as Markdown, or in the --format.")
     ] = False,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
 ) -> None:
     """Print and save the tables of stored results, and the figures that their grids list: all of them, or of one grid."""
     with explained():
@@ -79,25 +78,22 @@ def report(
         file = grid
         grid, budget = given.stored_name(grid, budget)
         store = Store(results_dir)
-        chosen = [label.partition("@")[::2] for label in meant_grids(store, grid, budget)]
-        if not chosen:
-            raise ValueError(no_results(store, grid, budget))
+        labels = require_grids(store, grid, budget)
         if not print_:
             api.writable_folder(store.folder, to)
-        labels = ["@".join(one) for one in chosen]
         if file and file != grid and Path(file).is_file():
             warn_if_changed(file, store, labels)
         else:
             for edited in sorted(edited_files(store, labels)):
                 warn_if_changed(edited, store, labels)
         wanted, wrong, in_csv = (*formats, *[api.STANDALONE] * standalone), [], {}
-        for name, of in chosen:
-            report_of = api.GridReport(store, name, of)
+        for label in labels:
+            report_of = api.GridReport(store, *label.split("@", 1))
             try:
                 if print_:
                     for one in shown:
                         if one == "csv":  # all of them below one header, for what reads it
-                            in_csv[report_of.label] = report_of.build(value)
+                            in_csv[label] = report_of.build(value)
                             continue
                         text = report_of.render(value=value, format=one, style=style, notes=notes, widths=asked)
                         sys.stdout.write(text + "\n")
@@ -108,9 +104,9 @@ def report(
                 drawn, sentences = report_of.write_figures(figures, value=value, to=to, widths=asked)
                 print_saved([*paths.values(), *drawn], sentences)
             except ValueError as error:  # of one grid: the others are reported all the same
-                if len(chosen) == 1:
+                if len(labels) == 1:
                     raise
-                wrong.append(f"{name}@{of}: {error}")
+                wrong.append(f"{label}: {error}")
         if in_csv:
             from reports.formats import csv  # imports pandas, which reports that have not changed do without
 

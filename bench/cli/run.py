@@ -6,7 +6,6 @@ import typer
 
 from bench.cli import options as given
 from bench.cli.console import explained
-from bench.cli.options import RESULTS
 from bench.cli.pipeline import read_machines, run_experiment, storage_of, warn_of_seeds
 from bench.cli.searches import by_ruleset, search_options
 from bench.errors import require_known
@@ -24,7 +23,7 @@ def run(
     callbacks: given.CallbacksOption = None,
     substitute: given.SubstituteOption = None,
     data_dir: given.DataOption = None,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
     cpus_per_trial: given.CpusOption = 1.0,
     gpus_per_trial: given.GpusOption = "auto",
     max_concurrent: given.ConcurrentOption = 0,

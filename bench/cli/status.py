@@ -13,7 +13,6 @@ from rich.text import Text
 
 from bench.cli import options as given
 from bench.cli.console import console, counted, explained, name_damaged, no_results, say, say_json, say_stale
-from bench.cli.options import RESULTS
 
 if TYPE_CHECKING:
     from bench.results.records import Config, StoredCell, StoredGrid, StoredSearch
@@ -29,7 +28,7 @@ _SEARCHES, _OTHERS = "searches", "other runs"
 def status(
     grid: given.StoredGridOption = None,
     json_: given.JsonOption = False,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
 ) -> None:
     """Say what a results directory holds: runs that have finished, run or have failed, and how long the rest takes.
 

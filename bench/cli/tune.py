@@ -6,7 +6,6 @@ import typer
 
 from bench.cli import options as given
 from bench.cli.console import explained
-from bench.cli.options import RESULTS
 
 
 def tune(
@@ -27,7 +26,7 @@ def tune(
     budget: given.BudgetOption = "",
     set_: given.SetOption = None,
     data_dir: given.DataOption = None,
-    results_dir: given.ResultsOption = RESULTS,
+    results_dir: given.ResultsOption = given.RESULTS,
     cpus_per_trial: given.CpusOption = 1.0,
     gpus_per_trial: given.GpusOption = "auto",
     max_concurrent: given.ConcurrentOption = 0,
