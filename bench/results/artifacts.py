@@ -140,12 +140,11 @@ class Folder:
     def copy_to(self, folder: Path) -> None:
         """Copies its files into a folder on this machine, each in one step that survives a power cut."""
         for name in (name for name in self.names() if not name.startswith(".")):
-            partial = folder / f".partial-{name}"
-            with self._reached("read from"):
-                self._fs.get_file(self._file(name), str(partial))
-            with open(partial, "rb") as file:
-                os.fsync(file.fileno())
-            os.replace(partial, folder / name)
+            with replacing(folder / name) as partial:
+                with self._reached("read from"):
+                    self._fs.get_file(self._file(name), str(partial))
+                with open(partial, "rb") as file:
+                    os.fsync(file.fileno())
 
     def copy_from(self, folder: Path, names: Iterable[str]) -> None:
         """Copies files of a folder on this machine; those that are not there are left out."""

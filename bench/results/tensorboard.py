@@ -3,13 +3,12 @@
 import contextlib
 import datetime
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.files import file_name
+from bench.files import file_name, replacing
 from bench.results.records import Config
 
 FOLDER = "tensorboard"
@@ -53,12 +52,11 @@ def write_events(folder: Path, config: Config, rows: Sequence[Mapping[str, Any]]
         time = begin + (row.get("seconds") or 0.0)
         events.append(Event(wall_time=time, step=row["round"], summary=Summary(value=values)))
     path = folder / NAME
-    partial = folder / f".{NAME}.partial"
-    writer = RecordWriter(str(partial))
-    for event in events:
-        writer.write(event.SerializeToString())
-    writer.close()
-    os.replace(partial, path)
+    with replacing(path) as partial:
+        writer = RecordWriter(str(partial))
+        for event in events:
+            writer.write(event.SerializeToString())
+        writer.close()
     return path
 
 
