@@ -20,7 +20,6 @@ class Count:
 
     Attributes:
         measured, numbers: published numbers that have been measured, and all of them.
-        complete: those that have been measured with all seeds, and all points of a tuning set.
         verdicts: verdict -> how many numbers have it.
         rows, winners: complete rows with a published winner, and those of them with the same one.
         signs, compared: differences of an own method to the best baseline with the published sign, and all of complete rows.
@@ -28,7 +27,6 @@ class Count:
 
     measured: int = 0
     numbers: int = 0
-    complete: int = 0
     verdicts: Counter[str] = field(default_factory=Counter)
     rows: int = 0
     winners: int = 0
@@ -62,7 +60,6 @@ def _count(measured: Sequence[Measured], paper: str, table: str, numbers: int, p
     return Count(
         len(measured),
         numbers,
-        sum(one.is_complete for one in measured),
         Counter(one.verdict for one in measured if one.verdict),
         rows=sum(one.rows for one in agreements),
         winners=sum(one.winners for one in agreements),

@@ -58,12 +58,12 @@ class Plans:
     def own_seeds(self, grid: StoredGrid) -> list[int] | None:
         """The seeds that a stored grid has by itself, sorted; None for a grid that is not one of these."""
         spec = self._spec(grid)
-        return sorted(_seeds(spec)) if spec else None
+        return sorted(spec.seeds_at(PAPER)) if spec else None
 
     def seeds(self, reproduces: Mapping[str, Any]) -> int:
         """The number of seeds of a published table: the largest of all grids that mirror it; a figure's may have fewer."""
         specs = self._reproducing(reproduces["paper"], str(reproduces["table"]))
-        return max((len(_seeds(spec)) for spec in specs), default=0)
+        return max((len(spec.seeds_at(PAPER)) for spec in specs), default=0)
 
     def settings(self, grid: StoredGrid, cell: Mapping[str, Any]) -> int:
         """The number of points of the tuning sets that hold for a cell of a stored grid; 1 without any, and for a grid that is
@@ -104,7 +104,3 @@ def _may_mirror(name: str) -> bool:
     torch."""
     content: Any = grid_files.read(name)
     return content.get("reproduces", content.get("extends")) is not None
-
-
-def _seeds(spec: GridSpec) -> list[int]:
-    return spec.budgets[PAPER].seeds or spec.axes.get("seed", [0])

@@ -158,12 +158,12 @@ def test_a_part_of_a_tuning_set_has_no_verdict_and_is_said(store):
     assert (one.settings, one.planned_settings, one.verdict) == (1, 2, "")
     assert "algorithm=fedprox,mu=0.01 --data-dir" in one.command
     assert "3 of 3, 1 of 2 settings" in page.render([one], PLANS)
-    assert count_tables([one], "fedconcat", PLANS)["1"].complete == 0
+    assert not one.is_complete
     store.add("cifar10 label-2", "fedprox", [0.50, 0.51, 0.52], choice={"mu": 0.001})
     (one,) = measured(store)
     assert (one.settings, one.planned_settings, one.verdict) == (2, 2, "inside")
     assert len(one.runs) == 6 and "mu=" not in one.command
-    assert count_tables([one], "fedconcat", PLANS)["1"].complete == 1
+    assert one.is_complete
 
 
 def test_a_number_in_two_grids_counts_once_with_the_most_seeds(store, tmp_path):
@@ -285,7 +285,7 @@ def test_measured_numbers_count_without_a_verdict(store):
     assert name == "FedConcat, 7: FMNIST, #C = 2, Local fe1, cls_loss"
     assert numbers == ["0.0810", "0.1000", "+0.0190"]
     assert len(found) == 8 and {one.verdict for one in found} == {""}
-    assert count_tables(found, "fedconcat", PLANS)["7"] == Count(8, 8, complete=8)
+    assert count_tables(found, "fedconcat", PLANS)["7"] == Count(8, 8)
 
 
 @pytest.mark.slow_but_first
