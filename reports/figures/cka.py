@@ -15,7 +15,7 @@ from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, heatmaps, registered_figure, rounds_of
 from reports.figures.heatmaps import Matrix
-from reports.figures.panels import Series, concat_points, done_runs, first_runs, panels, series_of_table
+from reports.figures.panels import Series, concat_points, done_runs, first_results, panels, series_of_table
 from reports.figures.series import SeriesFigure
 from reports.tables.aggregate import DDOF
 from reports.tables.layout import Table
@@ -77,12 +77,8 @@ class Cka(SeriesFigure):
         """As of `SeriesFigure`; of clients, the heat maps of `draw`."""
         if self.show == "layers":
             return super().collect(grid, records, store, value)
-        runs = first_runs(grid, records, value)
-        rows = [
-            self._matrices(title, self.results(store, run_id, config["rounds"], records[run_id]))
-            for title, config, run_id in runs
-        ]
-        return [row for row in rows if row]
+        found = first_results(self, grid, records, store, value)
+        return [row for title, _, results in found if (row := self._matrices(title, results))]
 
     def draw(self, found: list[list[Matrix]], widths: Widths = FIGURES):
         return heatmaps.draw(found, widths)

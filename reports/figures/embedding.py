@@ -10,7 +10,7 @@ from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, registered_figure
 from reports.figures.lines import LETTER, STYLE, wrapped
-from reports.figures.panels import first_runs
+from reports.figures.panels import first_results
 from reports.figures.style import colours_of_classes
 from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
@@ -61,12 +61,8 @@ class Embedding(Figure):
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> dict[str, dict]:
         """Title -> embedding of the first finished seed of each cell."""
-        runs = first_runs(grid, records, value)
-        return {
-            title: embedding
-            for title, config, run_id in runs
-            for embedding in self.results(store, run_id, config["rounds"], records[run_id]).values()
-        }
+        runs = first_results(self, grid, records, store, value)
+        return {title: embedding for title, _, found in runs for embedding in found.values()}
 
     def draw(self, found: dict[str, dict], widths: Widths = FIGURES):
         """A row per run, the same points in three colourings."""

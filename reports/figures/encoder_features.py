@@ -10,7 +10,7 @@ from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, registered_figure, rounds_of
 from reports.figures.lines import LETTER, STYLE, wrapped
-from reports.figures.panels import first_runs
+from reports.figures.panels import first_results
 from reports.figures.style import colours_of_classes
 from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
@@ -92,19 +92,15 @@ class EncoderFeatures(Figure):
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[Panels]:
         """What was measured, of the first seed that is done of each cell."""
         shown = []
-        for title, config, run_id in first_runs(grid, records, value):
-            found = self.results(store, run_id, config["rounds"], records[run_id])
+        for title, config, found in first_results(self, grid, records, store, value):
             panels = {}
             for probe, result in found.items():
                 clients = dict.fromkeys(result["owners"])
                 for encoder, panel in result["panels"].items():
                     of_round = f", round {probe.round}" if len(self.probes(config["rounds"])) > 1 else ""
                     panels[_TITLES[encoder].format(*clients) + of_round] = panel
-            if found:
-                first = next(iter(found.values()))
-                shown.append(
-                    Panels(title, panels, np.array(first["labels"]), np.array(first["owners"]), first["classes"])
-                )
+            first = next(iter(found.values()))
+            shown.append(Panels(title, panels, np.array(first["labels"]), np.array(first["owners"]), first["classes"]))
         return shown
 
     def draw(self, found: list[Panels], widths: Widths = FIGURES):

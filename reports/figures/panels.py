@@ -9,9 +9,11 @@ from typing import Any
 import pandas as pd
 
 from bench import references
+from bench.measurements.specs import Probe, Shown
 from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
 from bench.results.records import Config, StoredGrid
+from bench.results.store import Store
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table
 from reports.tables.names import Names
@@ -153,6 +155,15 @@ def first_runs(grid: StoredGrid, records: Records, value: str | None = None) -> 
                 caveats = data_caveats(found, table.names)
                 suffix = f" ({', '.join(caveats)})" if caveats else ""
                 yield f"{title}{suffix}, {names[line]}, seed {cells[run_id]['seed']}", cells[run_id]["config"], run_id
+
+
+def first_results(
+    figure: Shown, grid: StoredGrid, records: Records, store: Store, value: str | None
+) -> Iterator[tuple[str, Config, dict[Probe, dict]]]:
+    """Title, config and what a figure has measured of each of `first_runs` of which it has."""
+    for title, config, run_id in first_runs(grid, records, value):
+        if found := figure.results(store, run_id, config["rounds"], records[run_id]):
+            yield title, config, found
 
 
 def data_caveats(cell, names: Names) -> list[str]:

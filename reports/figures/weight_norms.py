@@ -10,7 +10,7 @@ from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, heatmaps, registered_figure, rounds_of
 from reports.figures.heatmaps import Matrix
-from reports.figures.panels import first_runs
+from reports.figures.panels import first_results
 from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
 
@@ -47,12 +47,7 @@ class WeightNorms(Figure):
 
     def collect(self, grid: StoredGrid, records: Records, store: Store, value: str | None = None) -> list[list[Matrix]]:
         """The panels, a row per run."""
-        runs = first_runs(grid, records, value)
-        rows = [
-            _panels(title, self.results(store, run_id, config["rounds"], records[run_id]))
-            for title, config, run_id in runs
-        ]
-        return [row for row in rows if row]
+        return [_panels(title, found) for title, _, found in first_results(self, grid, records, store, value)]
 
     def draw(self, found: list[list[Matrix]], widths: Widths = FIGURES):
         return heatmaps.draw(found, widths)
