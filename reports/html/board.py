@@ -7,8 +7,8 @@ from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
 from reports.figures.style import COLOURS, line_styles
 from reports.tables import robust
-from reports.tables.aggregate import compared_keys, competitors_of, contest_name, units_of
-from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
+from reports.tables.aggregate import competitors_of, contest_name, units_of
+from reports.tables.rankings import are_few, first_ranks, titles_of_competitors, unit
 from reports.tables.report import Report
 
 _LEADERS = 6  # lines of profiles in colour
@@ -27,8 +27,7 @@ def collect(report: Report, grid: StoredGrid) -> list[dict[str, Any]]:
     found = report.standings_data
     if report.scores is None or found is None or not report.standings:
         return []
-    key, names = " ".join(compared_keys(grid)), names_of_competitors(grid)
-    called = {one: names.value(key, one).plain for one in report.scores.columns}
+    called = titles_of_competitors(grid)
     metric, ranks = found["metric"].iloc[0], first_ranks(found)
     order = [called[one] for one in ranks["column"]]
     title, pairs = METRICS[metric].title, f"{len(report.scores)} pairs of {contest_name(grid)} and {unit(grid)}"

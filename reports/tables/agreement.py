@@ -10,9 +10,9 @@ import pandas as pd
 from bench.published.lookup import Published
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name
+from reports.tables.aggregate import competitors_of, contest_keys, contest_name
 from reports.tables.layout import half_up
-from reports.tables.names import Names
+from reports.tables.rankings import titles_of_competitors
 from reports.tables.significance import competitors
 
 
@@ -36,7 +36,7 @@ class Agreement:
     signs: dict[str, tuple[int, int]]
 
 
-def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[str]:
+def footnotes(grid: StoredGrid, cells: pd.DataFrame) -> Iterator[str]:
     """One sentence per metric with published numbers: in how many rows the winner agrees, and in how many the sign of
     (method - best baseline).
 
@@ -47,14 +47,11 @@ def footnotes(grid: StoredGrid, cells: pd.DataFrame, names: Names) -> Iterator[s
     Args:
         grid: expanded grid; `reproduces` names the paper's `own` columns and the `baselines` (none: all others).
         cells: compared cells of all metrics.
-        names: those of the grid.
     """
     if not (reproduces := grid["reproduces"]):
         return
     own, baselines = ([*map(str, methods)] for methods in (reproduces.get("own", ()), reproduces.get("baselines", ())))
-    found, keys = competing(grid, cells), compared_keys(grid)
-    names = names.with_combined(keys, found[keys].itertuples(index=False, name=None))
-    named = {name: names.value(" ".join(keys), name).plain for name in found["competitor"].unique()}
+    found, named = competing(grid, cells), titles_of_competitors(grid)
     found = found.assign(measured=competitors(found)["mean"])  # NaN for all others
     for metric, lines in found.groupby("metric", sort=False):
         table = lines.pivot(index=contest_keys(grid), columns="competitor", values=["published", "measured"])

@@ -99,7 +99,7 @@ def _all(grid: StoredGrid, records: Records, cells: pd.DataFrame, value: str, na
     yield from tuning_notes.footnotes(grid, cells, names)
     yield from _of_author(grid)
     yield from published_beside(grid, cells, value, names)
-    yield from agreement.footnotes(grid, cells, names)
+    yield from agreement.footnotes(grid, cells)
     yield from about_runs(grid, records, cells, names)
 
 

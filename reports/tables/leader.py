@@ -7,10 +7,10 @@ import pandas as pd
 
 from bench.results.metrics import METRICS
 from bench.results.records import StoredGrid
-from reports.tables.aggregate import compared_keys, competitors_of, contest_keys, contest_name, is_board, units_of
+from reports.tables.aggregate import competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
 from reports.tables.layout import percent, span
-from reports.tables.rankings import are_few, first_ranks, names_of_competitors, unit
+from reports.tables.rankings import are_few, first_ranks, titles_of_competitors, unit
 from reports.tables.significance import LEVEL, compare_with_best
 
 
@@ -30,10 +30,10 @@ def sentence(
     if found is None or found.empty or not is_board(grid):
         return ""
     metric, setting, ranks = found["metric"].iloc[0], contest_name(grid), first_ranks(found)
-    names, units = names_of_competitors(grid), units_of(grid)
+    titles, units = titles_of_competitors(grid), units_of(grid)
 
     def listed(those: Iterable[str]) -> str:
-        return ", ".join(names.value(" ".join(compared_keys(grid)), one).plain for one in those)
+        return ", ".join(titles[one] for one in those)
 
     leader = ranks.iloc[0]
     tied = ranks.loc[ranks["value"] == leader["value"], "column"]

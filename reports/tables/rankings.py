@@ -173,6 +173,12 @@ def names_of_competitors(grid: StoredGrid) -> Names:
     return replace(names, own={**names.own, "metric": over})
 
 
+def titles_of_competitors(grid: StoredGrid) -> dict[str, str]:
+    """Id -> name for people, of all that competes."""
+    names = names_of_competitors(grid).own[" ".join(compared_keys(grid))]
+    return {one: name.plain for one, name in names.items()}
+
+
 def _title(found: pd.DataFrame, grid: StoredGrid) -> str:
     what = "Mean ranks" if is_board(grid) else "Mean ranks and wins"
     return f"{what} over {span(found['rows'].min(), found['rows'].max())} {_rows(grid)}"
@@ -255,11 +261,11 @@ def _left_out(cells: pd.DataFrame, grid: StoredGrid, runs_of: Callable[[str], pd
     """The methods that are not ranked, with the settings in which they lack runs, and the settings that are in no rank."""
     metric = next(metric for metric in cells["metric"] if METRICS[metric].ranked)
     scores = _ranked_by_seed(cells[cells["metric"] == metric], runs_of(metric), grid, metric)
-    common, names, compared = _common(scores), names_of_competitors(grid), " ".join(compared_keys(grid))
+    common, names, titles = _common(scores), Names.of_grid(grid), titles_of_competitors(grid)
     settings = scores.index.droplevel("seed")
 
     def methods(those: Iterable[str]) -> str:
-        return ", ".join(names.value(compared, one).plain for one in those)
+        return ", ".join(titles[one] for one in those)
 
     def setting(values: Any) -> str:
         values = values if isinstance(values, tuple) else (values,)
