@@ -53,7 +53,7 @@ def describe(
     torch.set_num_threads(1)  # a few tiny steps, in which threads would only wait for each other
     with explained():
         import datasets
-        from bench.cli.listing import cost_table, costs, disk_table, disk_use, finished, heads_in_words
+        from bench.cli.costs import cost_table, costs, disk_table, disk_use, finished, heads_in_words
         from bench.config.stale import stale_runs
         from bench.execution.resources import Machines, Resources
         from bench.experiments.images import locate

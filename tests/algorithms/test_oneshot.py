@@ -14,7 +14,7 @@ from algorithms.oneshot import OneShot
 from algorithms.shared import tree
 from algorithms.shared.base import RoundHooks
 from algorithms.shared.hold_out import held_part, num_held, training_part
-from bench.cli.listing import costs
+from bench.cli.costs import costs
 from bench.config.methods import options_of
 from bench.config.resolve import resolve, trained_by
 from bench.config.schema import run_id

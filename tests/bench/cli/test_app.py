@@ -24,7 +24,8 @@ from bench import __version__
 from bench.api import load_runs
 from bench.cli import options
 from bench.cli.console import Output
-from bench.cli.listing import KINDS, cost_table, costs, listing, listing_table
+from bench.cli.costs import cost_table, costs
+from bench.cli.listing import KINDS, listing, listing_table
 from bench.config.resolve import resolve, trained_by
 from bench.config.schema import run_id
 from bench.experiments.cells import Cell, to_json

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import datasets
-from bench.cli.listing import chosen
+from bench.cli.costs import chosen
 from bench.config.resolve import base_of, resolve
 from bench.config.schema import run_id
 from bench.errors import ConfigError
