@@ -11,12 +11,13 @@ from bench import references
 from bench.results.records import StoredGrid
 from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
-from reports.tables.footnotes import about_runs, published_beside, without_paths
+from reports.tables.footnotes import published_beside, without_paths
 from reports.tables.layout import Cell, Row, Table, caveats_of
 from reports.tables.names import Name, Names
 from reports.tables.published_comparison import compare, own_value
 from reports.tables.records import Records
 from reports.tables.report import Report
+from reports.tables.run_notes import about_runs
 from reports.tables.significance import competitors
 
 # Of each kind of table: metric -> title of its column, and how numbers are printed.
