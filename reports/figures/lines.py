@@ -119,10 +119,10 @@ def _draw_panel(axes, panel: str, series: Series) -> dict:
         axes.axhline(0, color="0.3", linewidth=0.8)
     of_panel = series.points[series.points["panel"] == panel]
     styles = line_styles(series.lines, series.styles)  # a method has one style in all figures of the grid
-    handles = {
-        line: draw_line(axes, points, series, styles[line]._asdict())
-        for line, points in of_panel.groupby("line", sort=False)
-    }
+    handles = {}
+    for line, points in of_panel.groupby("line", sort=False):
+        is_level = series.look != "points" and points["x"].isna().all()
+        handles[line] = (_draw_constant if is_level else draw_line)(axes, points, series, styles[line]._asdict())
     if series.look == "curves":
         _scale_x(axes, of_panel["x"].dropna().to_numpy(float))
     return handles
@@ -146,8 +146,6 @@ def placed(panels: int, widths: Widths, columns: int = 0) -> tuple[int, float]:
 
 def _draw_curves(axes, points: pd.DataFrame, series: Series, style: dict):
     """A curve with a band of one std on both sides."""
-    if points["x"].isna().all():
-        return _draw_constant(axes, points, style)
     x, mean, std = (points[key].to_numpy(float) for key in ("x", "mean", "std"))
     if not pd.isna(std).all():
         axes.fill_between(x, mean - std, mean + std, color=style["color"], alpha=0.15, linewidth=0)
@@ -165,8 +163,6 @@ def _scale_x(axes, x) -> None:
 
 def _draw_values(axes, points: pd.DataFrame, series: Series, style: dict):
     """A mean with a bar of one std on both sides at each value of the setting; lines are shifted against each other."""
-    if points["x"].isna().all():
-        return _draw_constant(axes, points, style)
     drawn = series.points.dropna(subset="x")
     names = [*series.ticks] or list(drawn["x"].unique())
     lines = list(drawn["line"].unique())
@@ -180,8 +176,6 @@ def _draw_values(axes, points: pd.DataFrame, series: Series, style: dict):
 
 def _draw_numbers(axes, points: pd.DataFrame, series: Series, style: dict):
     """A mean with a bar of one std on both sides at each number."""
-    if points["x"].isna().all():
-        return _draw_constant(axes, points, style)
     axes.locator_params(axis="x", nbins=5)
     x, mean, std = (points[key].to_numpy(float) for key in ("x", "mean", "std"))
     return axes.errorbar(x, mean, yerr=pd.Series(std).fillna(0), **style, capsize=2)
@@ -195,7 +189,7 @@ def _draw_points(axes, points: pd.DataFrame, series: Series, style: dict):
     return handle
 
 
-def _draw_constant(axes, points: pd.DataFrame, style: dict):
+def _draw_constant(axes, points: pd.DataFrame, series: Series, style: dict):
     """A horizontal line: one mean for every x."""
     ((mean, std),) = points[["mean", "std"]].to_numpy(float)
     if not pd.isna(std):
@@ -253,5 +247,5 @@ def _write_legend(figure, handles: dict, series: Series, width: float) -> None:
 def _legend_columns(names: Sequence[str], width: float) -> int:
     """Columns of a legend that fit into a width in inches, balanced over its rows."""
     longest = max(map(len, names))
-    fitting = max(1, int(width / (0.45 + 0.06 * longest)))  # inches: of the line sample with margins, and per letter
+    fitting = max(1, int(width / (0.45 + LETTER * longest)))  # inches, of the line sample with margins
     return -(-len(names) // -(-len(names) // fitting))
