@@ -104,16 +104,15 @@ class Names:
         """The name of a value of an axis: "CIFAR-10" of `dataset`, "FedAvg" of `algorithm`, "+ CCVR" of `wrapper`."""
         if found := self.own.get(key, {}).get(value):
             return found
-        if key == "dataset":
-            return Name.of(self.titles.get(key, {}).get(value) or title_of(value))
-        if key == "model":
-            return Name.of(self.titles.get(key, {}).get(value) or models.title_of(value))
-        if key == "partition":
-            title = self.titles.get(key, {}).get(value)
-            return Name.of(title) if title else _partition(value)
+        if key in ("algorithm", "base"):
+            return self._method(value)
         if key == "wrapper":
             return Name.of(_AS_IT_IS if value == UNWRAPPED else f"+ {self._method(value).plain}")
-        return self._method(value) if key in ("algorithm", "base") else Name.of(value)
+        if title := self.titles.get(key, {}).get(value):
+            return Name.of(title)
+        if key == "partition":
+            return _partition(value)
+        return Name.of({"dataset": title_of, "model": models.title_of}.get(key, str)(value))
 
     def title(self, key: str, value: str) -> Name:
         """The name of a value where nothing else says of what it is: "FedAvg", but "K=5" and "fraction=0.1"."""
