@@ -26,19 +26,6 @@ NO_METRIC = "no such metric"
 DDOF = {"population": 0, "sample": 1}  # of a std: it divides by the number of seeds minus this
 BETWEEN_RUNS = "+"  # of one study
 BETWEEN_CHOICES = " | "  # of the studies of one cell
-_OF_STUDIES = (
-    "seed",
-    "score",
-    "missed",
-    "lacking",
-    "std_last10",
-    "done",
-    "diverged",
-    "failed",
-    "stale",
-    "outdated",
-    "run",
-)
 
 
 def row_keys(grid: StoredGrid) -> list[str]:
@@ -210,20 +197,20 @@ def _by_study(runs: pd.DataFrame, keys: list[str], studies: list[list[int]]) -> 
     runs = runs[runs["seed"].isin(study)].assign(lost=runs["diverged"] | runs["failed"])
     of = [*keys, runs["seed"].map(study).rename("study")]
     runs = runs.assign(ended=runs["done"] | runs["lost"])
-    firsts = [key for key in runs if key not in {*keys, "lost", "ended"}]
-    found = runs.groupby(of, sort=False).agg(
-        **{name: (name, "first") for name in firsts if name not in _OF_STUDIES},
-        score=("score", lambda scores: scores.mean(skipna=False)),
-        missed=("missed", "any"),
-        lacking=("lacking", "max"),
-        std_last10=("std_last10", "mean"),
-        done=("done", "all"),
-        diverged=("lost", "any"),
-        stale=("stale", "any"),
-        outdated=("outdated", "any"),
-        ended=("ended", "all"),
-        run=("run", lambda ids: BETWEEN_RUNS.join(ids.dropna()) or None),
-    )
+    over_seeds = {
+        "score": ("score", lambda scores: scores.mean(skipna=False)),
+        "missed": ("missed", "any"),
+        "lacking": ("lacking", "max"),
+        "std_last10": ("std_last10", "mean"),
+        "done": ("done", "all"),
+        "diverged": ("lost", "any"),
+        "stale": ("stale", "any"),
+        "outdated": ("outdated", "any"),
+        "ended": ("ended", "all"),
+        "run": ("run", lambda ids: BETWEEN_RUNS.join(ids.dropna()) or None),
+    }
+    alike = {name: (name, "first") for name in runs if name not in {*keys, *over_seeds, "seed", "failed", "lost"}}
+    found = runs.groupby(of, sort=False).agg(**alike, **over_seeds)
     found["diverged"] &= found["ended"]
     found["missed"] &= found["done"]
     found = found.drop(columns="ended").assign(failed=False).reset_index().rename(columns={"study": "seed"})

@@ -19,14 +19,6 @@ def competitors(cells: pd.DataFrame) -> pd.DataFrame:
     return cells[cells["complete"] & (cells["substitute"] == "")]
 
 
-def printed(cells: pd.DataFrame, metric: str = "accuracy", digits: int | None = None) -> pd.Series:
-    """Means of cells as a table prints them, with the decimals of a paper if given: what prints alike compares as equal."""
-    pairs = zip(cells["mean"], cells.get("std", [math.nan] * len(cells)), strict=True)  # a score of one seed has no std
-    return pd.Series(
-        [float(layout.printed(metric, mean, digits, std)) for mean, std in pairs], cells.index, dtype=float
-    )
-
-
 def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rounded: bool = True) -> pd.Series:
     """A number for each of these competitors, the larger the better it is: what its mean says, unless some seeds have not
     reached the target of the metric. Then a cell of which more have is better, whatever the means.
@@ -35,12 +27,20 @@ def merits(candidates: pd.DataFrame, metric: str, digits: int | None = None, rou
         digits: decimals of means as printed; None are those of the style `check`.
         rounded: whether means count as they are printed.
     """
-    means = printed(candidates, metric, digits) if rounded else candidates["mean"]
+    means = _printed(candidates, metric, digits) if rounded else candidates["mean"]
     means = METRICS[metric].sign * means
     if not candidates["missed"].any():
         return means
     reached = 1 - candidates["missed"] / candidates["seeds"]
     return means.fillna(0).groupby([reached, means.fillna(0)]).ngroup().astype(float)
+
+
+def _printed(cells: pd.DataFrame, metric: str, digits: int | None) -> pd.Series:
+    """Means of cells as a table prints them, with the decimals of a paper if given: what prints alike compares as equal."""
+    pairs = zip(cells["mean"], cells.get("std", [math.nan] * len(cells)), strict=True)  # a score of one seed has no std
+    return pd.Series(
+        [float(layout.printed(metric, mean, digits, std)) for mean, std in pairs], cells.index, dtype=float
+    )
 
 
 def mark_best(cells: pd.DataFrame, rows: list[str], metric: str, digits: int | None = None) -> pd.Series:

@@ -58,14 +58,14 @@ def chosen_on(cells: pd.DataFrame, grid: StoredGrid) -> pd.Series:
 
 def search_in_words(grid: StoredGrid) -> str:
     """How much was searched on validation data, "8 configurations, seed 0"; "" without a search."""
-    searches = [cell["tuned"] for cell in grid["cells"] if cell.get("tuned")]
-    if not searches:
+    cells = [cell for cell in grid["cells"] if cell.get("tuned")]
+    if not cells:
         return ""
+    searches = [cell["tuned"] for cell in cells]
     tried = sorted(search["tried"] for search in searches)
     of_methods = defaultdict[str, set[int]](set)
-    for cell in grid["cells"]:
-        if cell.get("tuned"):
-            of_methods[competitor([label(cell, key) for key in compared_keys(grid)])].add(cell["tuned"]["tried"])
+    for cell in cells:
+        of_methods[competitor([label(cell, key) for key in compared_keys(grid)])].add(cell["tuned"]["tried"])
     unequal = ", not equally many for all methods" * (len({*map(frozenset, of_methods.values())}) > 1)
     return f"{span(tried[0], tried[-1])} configuration{'s' * (tried[-1] > 1)}{unequal}, {_seeds(searches)}"
 
