@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from algorithms import LocalResult, RoundBased, Tree, at_least, descend, gradient, registered, task_loss, tree
+from algorithms.shared.local_sgd import clipped
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, RunConfig, Settings
 
 
@@ -51,7 +52,8 @@ class PerFedAvg(RoundBased):
     def adapted(self, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """Params after one step of size alpha on a batch; as a function of params, its derivative is taken to be 1."""
         step = view.settings.lr if self.inner_lr is None else self.inner_lr
-        return tree.map(lambda p, g: torch.sub(p, g, alpha=step), params, gradient(task_loss, params, batch, view))
+        slope = clipped(gradient(task_loss, params, batch, view), view.settings.max_gradient_norm)
+        return tree.map(lambda p, g: torch.sub(p, g, alpha=step), params, slope)
 
     def local_loss(self, params: Tree, batch: Batch, view: ClientView) -> Tensor:
         first, second = batch.halves()

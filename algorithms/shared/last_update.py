@@ -6,6 +6,7 @@ from algorithms.shared import tree
 from algorithms.shared.base import State
 from algorithms.shared.checks import between
 from algorithms.shared.clipping import Clipped
+from algorithms.shared.local_sgd import clipped
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import ClientView, Cohort, Task
 
@@ -32,7 +33,9 @@ class FollowsLastUpdate(Clipped):
         return {**super().init_server(task, params), "update": tree.zeros_like(params)}
 
     def step_gradient(self, slope: Tree, params: Tree, view: ClientView) -> Tree:
-        return tree.scale(super().step_gradient(slope, params, view), self.alpha)
+        # Shortened before it is scaled: the setting, too, is about g.
+        slope = clipped(super().step_gradient(slope, params, view), view.settings.max_gradient_norm)
+        return tree.scale(slope, self.alpha)
 
     def step_offset(self, view: ClientView) -> Tree | None:
         """(1 - alpha) D."""

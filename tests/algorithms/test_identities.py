@@ -14,6 +14,7 @@ from algorithms.fedlc import FedLC
 from algorithms.fednova import FedNova
 from algorithms.fedprox import FedProx
 from algorithms.fedrs import FedRS
+from algorithms.fedsam import MoFedSAM
 from algorithms.local_training import LocalTraining
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
@@ -57,6 +58,17 @@ def test_the_largest_norm_of_all_methods_is_the_clip_of_those_that_have_one(engi
     assert_same_model(one, other)
     assert tree.norm(tree.subtract(one["params"], free["params"])) > 1e-3
     assert_same_model(train(FedAvg(), toy_task(engine=engine, max_gradient_norm=1e6)), free)
+
+
+@pytest.mark.parametrize("method", [FedCM, MoFedSAM])
+def test_where_the_gradient_has_a_weight_the_largest_norm_is_that_of_the_gradient(method):
+    """Else a bound of 0.5 would be one of 5 at alpha 0.1, ten times that of FedAvg."""
+    free, own, setting = (
+        train(method(alpha=0.1, clip=clip), toy_task(max_gradient_norm=most))
+        for clip, most in ((None, None), (0.5, None), (None, 0.5))
+    )
+    assert_same_model(setting, own)
+    assert tree.norm(tree.subtract(own["params"], free["params"])) > 1e-3
 
 
 @pytest.mark.parametrize("mode", ["corrected", "steps"])
