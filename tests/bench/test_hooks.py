@@ -120,8 +120,8 @@ def test_an_option_with_the_name_of_a_setting_is_refused(refused):
     assert said.count("Mine in lab/algorithms/mine_of_a_test.py has an option called") == 2 and "strength" not in said
     for name in ("lr_decay", "clients"):
         assert (
-            f"has an option called {name}, but a setting of all methods has this name: use the setting, which is in "
-            "view.settings, or rename the option."
+            f"has an option called {name}, but a setting of all methods has this name: rename the option, or use the setting; "
+            "view.settings has those of training."
         ) in said
 
 
