@@ -4,6 +4,7 @@ Zhang, Hua, Wang, Song, Xue, Ma, Cao and Guan, GPFL: Simultaneously Learning Glo
 Personalized Federated Learning, ICCV 2023. https://arxiv.org/abs/2308.10279
 """
 
+import functools
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from algorithms import LocalResult, State, at_least, cross_entropy, descend, gradient, registered
+from algorithms.shared.clipping import shortened_before
+from algorithms.shared.local_sgd import GradientOf
 from algorithms.shared.partial import OwnClassifier, descend_on, whole
 from algorithms.shared.scored import Scored
 from algorithms.shared.tree import Tree
@@ -83,7 +86,9 @@ class GPFL(Scored, OwnClassifier):
         received, conditions = whole(view), self.conditions(view)
         own = replace(view, model=view.model.copy(received["buffers"], training=True), server=conditions)
         moving = {name: leaf for name, leaf in received["params"].items() if self._is_trained(name)}
-        found = descend(self.local_loss, moving, data, plan, own, gradient_of=self._with_decay).params
+        gradient_of, own = shortened_before(gradient, own)
+        decayed = functools.partial(self._with_decay, gradient_of)
+        found = descend(self.local_loss, moving, data, plan, own, gradient_of=decayed).params
         model = {"params": {**received["params"], **found}, "buffers": own.model.buffers}
         kept = {**self.private(model), "condition": conditions["p"]}
         if self.stale_conditions:
@@ -95,9 +100,9 @@ class GPFL(Scored, OwnClassifier):
             return True
         return self.embedding_losses if name == _EMBEDDING else self.valve
 
-    def _with_decay(self, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
+    def _with_decay(self, gradient_of: GradientOf, loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
         """The gradient, with the decay of E and V in place of the one that follows."""
-        slope, more = gradient(loss, params, batch, view), self.embedding_decay - view.settings.weight_decay
+        slope, more = gradient_of(loss, params, batch, view), self.embedding_decay - view.settings.weight_decay
         own = {name: torch.add(slope[name], params[name], alpha=more) for name in slope if name.startswith("gpfl.")}
         return {**slope, **own}
 

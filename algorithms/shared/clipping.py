@@ -1,6 +1,6 @@
 """Local SGD whose gradients are clipped."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from algorithms.shared import tree
 from algorithms.shared.checks import above
@@ -8,6 +8,14 @@ from algorithms.shared.local_sgd import GradientOf, LocalResult, clipped, descen
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Loss
+
+
+def shortened_before(gradient_of: GradientOf, view: ClientView) -> tuple[GradientOf, ClientView]:
+    """For methods that add to gradients what the setting max_gradient_norm is not about: gradient_of with gradients that are
+    shortened as the setting says, and a view for `descend` whose settings shorten none."""
+    most = view.settings.max_gradient_norm
+    settings = replace(view.settings, max_gradient_norm=None)
+    return lambda *given: clipped(gradient_of(*given), most), replace(view, settings=settings)
 
 
 @dataclass(frozen=True)

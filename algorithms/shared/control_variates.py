@@ -8,7 +8,7 @@ import torch
 from algorithms.shared import tree
 from algorithms.shared.base import Average, State, Weighting
 from algorithms.shared.checks import above, one_of
-from algorithms.shared.clipping import Clips
+from algorithms.shared.clipping import Clips, shortened_before
 from algorithms.shared.local_sgd import GradientOf, LocalResult, clipped, descend, gradient, momentum_steps
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
@@ -109,6 +109,7 @@ class ClippedControlVariates(ControlVariates, Clips):
             return super().update_with(gradient_of, data, plan, view)
         most, alone = self.clip, self.momentum_mode == "outside" and view.settings.momentum > 0
         offset = self.step_offset(view)
+        gradient_of, view = shortened_before(gradient_of, view)
 
         def shortened(loss: Loss, params: Tree, batch: Batch, view: ClientView) -> Tree:
             slope = gradient_of(loss, params, batch, view)

@@ -67,8 +67,8 @@ def build(algorithm: str, options: Mapping[str, Any]) -> "Algorithm":
         entry = algorithms.REGISTRY.find(algorithm)
         raise ConfigError(
             [
-                f"{entry.target} in {entry.place} has an option called {key}, but a setting of all methods has this name: rename "
-                "the option, or use the setting; view.settings has those of training."
+                f"{entry.target} in {entry.place} has an option called {key}, but a setting of all methods has this name: "
+                "rename the option, or use the setting; view.settings has those of training."
                 for key in both
             ]
         )

@@ -277,7 +277,8 @@ class ChosenParams(TypedDict):
         spaces: how many spaces have been searched for the same runs, this one included; missing where it is the only one.
         failed: configurations that failed, and could not be chosen; missing where none did.
         copies: copies of the images on which the compared configurations were trained; missing where it was one.
-        at_end: options of which the chosen value lies at an end of its range; missing where none does, and in older grids.
+        at_end: options of which the chosen value lies at an end of its range, beyond which the method allows values; missing
+            where none does, and in older grids.
     """
 
     hparams: dict[str, Any]

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from algorithms.fedper import FedPer
 from algorithms.gpfl import GPFL
-from algorithms.shared.local_sgd import gradient
+from algorithms.shared.local_sgd import clipped, gradient
 from bench.models.base import BoundModel
 from tests.support.by_hand import PLAIN, FromFeatures, Given, double
 from tests.support.oracles import close, oracle
@@ -83,12 +84,13 @@ def test_the_deployed_model_of_gpfl_reads_personal_features():
     close(bound(deployed, data.x), expected.tolist(), GP["tol"])
 
 
-def test_gpfl_has_a_decay_of_embeddings_and_valve_alone():
-    """One step of lr 1: by the gradient and 0.1 of E and V, or 0.01 of all others."""
+@pytest.mark.parametrize("most", [None, 0.1])
+def test_gpfl_has_a_decay_of_embeddings_and_valve_alone(most):
+    """One step of lr 1: by the gradient, perhaps shortened, and 0.1 of E and V, or 0.01 of all others."""
     method, data, view = gp_view()
-    view = replace(view, settings=replace(PLAIN, lr=1.0, weight_decay=0.01))
+    view = replace(view, settings=replace(PLAIN, lr=1.0, weight_decay=0.01, max_gradient_norm=most))
     found = replace(method, embedding_decay=0.1).local_update(data, data.plan(), view)
-    slope = gradient(method.local_loss, view.params, data.batch(), view)
+    slope = clipped(gradient(method.local_loss, view.params, data.batch(), view), most)
     moved = {name: view.params[name] + leaf for name, leaf in found.update["delta"].items()} | found.client["params"]
     assert moved.keys() == view.params.keys()
     for name, leaf in view.params.items():

@@ -24,7 +24,7 @@ from algorithms.scaffold import Scaffold
 from algorithms.shared import tree
 from algorithms.shared.client_states import no_rows, write_rows
 from algorithms.shared.control_variates import MomentumMode
-from algorithms.shared.local_sgd import gradient, task_loss
+from algorithms.shared.local_sgd import clipped, gradient, task_loss
 from algorithms.shared.sharpness import ascent
 from algorithms.shared.types import Batch, BatchIndex, ClientView
 from bench import models
@@ -217,6 +217,20 @@ def test_fedgamma_without_ascent_or_without_control_ends_where_the_oracle_says(o
     for _ in PARTLY:
         state = {**method.step(task, state), "server": start["server"], "clients": start["clients"]}
     close(state["params"]["w"], known["expected"]["no_control_final_w_is_fedsam"], known["tol"])
+
+
+def test_a_largest_norm_leaves_the_correction_of_fedgamma_to_its_clip():
+    """One step, of gradients that are next to nothing: each client follows c - c_i alone, shortened to clip."""
+    one_step = {"momentum": 0.0, "weight_decay": 0.0, "local_epochs": None, "local_steps": 1}
+    method, task = FedGAMMA(rho=0.0, clip=0.5), toy_task(**one_step)
+    state = train(FedGAMMA(rho=0.0, clip=None), task)
+    after = method.step(toy_task(**one_step, max_gradient_norm=1e-12), state)
+    common = state["server"]["control"]
+    own = [state["clients"]["rows"][client]["control"] for client in range(task.population)]
+    followed = [clipped(tree.subtract(common, one), 0.5) for one in own]
+    expected = tree.scale(tree.map(lambda *leaves: torch.stack(leaves).mean(0), *followed), -task.settings.lr)
+    assert_same(tree.subtract(after["params"], state["params"]), expected, 1e-9)
+    assert tree.norm(expected) > 1e-3
 
 
 # FedLESAM
