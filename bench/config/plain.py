@@ -39,10 +39,8 @@ class PlainConfig(Sizes):
     """A stored config as an object with the attributes of a `bench.config.schema.RunConfig`; nothing is checked."""
 
     # Settings that a stored config leaves out where they do not apply.
-    image_size = local_epochs = local_steps = evaluate_every = validation_share = None
-    train_examples = test_examples = dirichlet_seed_override = first_clients = trace_local_models = (
-        max_gradient_norm
-    ) = None
+    image_size = local_epochs = local_steps = max_gradient_norm = evaluate_every = validation_share = None
+    train_examples = test_examples = dirichlet_seed_override = first_clients = trace_local_models = None
 
     def __init__(self, stored: Mapping[str, Any]):
         """

@@ -12,6 +12,7 @@ from algorithms.fusefl import FuseFL
 from algorithms.local_training import LocalTraining
 from algorithms.per_fedavg import PerFedAvg
 from algorithms.shared import calibration
+from algorithms.shared.rounds import RoundBased
 from bench.contract.cases import Case
 from bench.contract.checks import (
     CHECKS,
@@ -81,6 +82,31 @@ def test_every_method_keeps_the_contract(key, check):
         assert told is None or told.startswith("not tried, ") or told.endswith(" reads the round"), "it waits"
     if check.function is gradients_are_shortened:
         assert told is None
+
+
+STEP = {"local_epochs": None, "local_steps": 1, "lr": 0.05, "momentum": 0.0, "weight_decay": 0.0}
+
+
+@pytest.mark.slow_but_first
+def test_one_step_of_a_client_is_no_longer_than_the_largest_norm_of_a_gradient_allows():
+    """Of every method whose clients start from one model and send what they have trained; some take a few steps per batch."""
+    measured = {}
+    for name in algorithms.REGISTRY:
+        case, most = case_of(name), 1e-6
+        task = toy_task(**case.settings(max_gradient_norm=most, **STEP))
+        if not isinstance(case.method, RoundBased):
+            continue
+        task = case.method.training(task)
+        state = case.method.init(task)
+        outputs = case.method.map_clients(task, case.method.local_update, case.method.sample(task, state), state)
+        trained, start = case.method.local_models(state, outputs)["params"], state["params"]
+        if any(trained[key].shape[1:] != start[key].shape for key in start if key in trained):
+            continue  # a model per cluster
+        moved = [(trained[key] - start[key]).flatten(1).square().sum(1) for key in start if key in trained]
+        measured[name] = float(sum(moved).sqrt().max()) / (task.settings.lr * most)
+    assert len(measured) > 40 and {"pfedme", "per-fedavg", "scaffold", "fedcm", "fedrep"} <= measured.keys()
+    assert {name for name, ratio in measured.items() if ratio > 1.001} == {"fedas", "feddbe", "fedpac", "fedrep"}
+    assert max(measured.values()) < 3, "a body and a head, and a client's mean representation"
 
 
 DEPLOYING = [
