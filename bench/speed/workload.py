@@ -16,7 +16,6 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,6 +23,7 @@ import numpy as np
 import torch
 
 import datasets
+from bench.config.plain import PlainConfig
 from bench.determinism import make_deterministic
 from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
 from bench.simulation.build import build_task
@@ -31,12 +31,9 @@ from bench.simulation.task import Task
 from bench.speed.rows import EXAMPLES, Row
 
 W1 = json.loads("""{
-    "algorithm": {"name": "fedavg"}, "dataset": "cifar10", "partition": "label-2", "clients": 40, "first_clients": null,
-    "model": "simple-cnn", "model_width": 1.0, "weights": "none", "transform": "fedconcat", "rounds": 2, "local_epochs": 1,
-    "local_steps": null, "batch_size": 64, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "participation": 1.0,
-    "nearest_cohort": false, "last_batch": "keep", "evaluate_every": null, "seed": 0, "split": "test",
-    "validation_share": null, "train_examples": null, "test_examples": null, "image_size": null,
-    "dirichlet_seed_override": null, "trace_local_models": null, "callbacks": []
+    "algorithm": {"name": "fedavg"}, "dataset": "cifar10", "partition": "label-2", "clients": 40, "model": "simple-cnn",
+    "model_width": 1.0, "transform": "fedconcat", "rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.01, "momentum": 0.9,
+    "weight_decay": 1e-5, "participation": 1.0, "last_batch": "keep", "seed": 0, "split": "test"
 }""")
 
 
@@ -68,9 +65,9 @@ class Setting:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def config(**changes: Any) -> SimpleNamespace:
+def config(**changes: Any) -> PlainConfig:
     """W1 with changes, as `bench.simulation.run` reads it."""
-    return SimpleNamespace(**{**W1, **changes})
+    return PlainConfig({**W1, **changes})
 
 
 def task_on(folder: Path, *, device: str = "cpu", engine: str = "loop", **changes: Any) -> Task:
