@@ -454,14 +454,8 @@ def test_engine_is_the_loop_on_a_cpu_for_convolutions_and_whatever_a_model_needs
 @pytest.mark.slow
 def test_a_run_imports_neither_ray_nor_pydantic_nor_torchvision():
     script = (
-        "import sys; from types import SimpleNamespace as N; import datasets; from bench.simulation.run import Run\n"
-        "c = N(algorithm={'name': 'fedavg'}, dataset='digits', partition='iid', clients=5, model='mlp', model_width=1.0,\n"
-        "      weights='none', transform='fedconcat', rounds=1, local_epochs=1, local_steps=None, batch_size=16, lr=0.1,\n"
-        "      momentum=0.0, weight_decay=0.0, participation=1.0, nearest_cohort=False, last_batch='keep',\n"
-        "      evaluate_every=None, seed=0, train_examples=None, test_examples=None, dirichlet_seed_override=None,\n"
-        "      first_clients=None, split='test', validation_share=None, trace_local_models=None,\n"
-        "      callbacks=[])\n"
-        "Run(c, datasets.load('digits', None)).step()\n"
+        "import sys; import datasets; from bench.simulation.run import Run; from bench.speed.workload import config\n"
+        "Run(config(dataset='digits', partition='iid', model='mlp'), datasets.load('digits', None)).step()\n"
         "from bench.speed import engines, fedconcat, main, runs\n"
         "print([m for m in ('ray', 'pydantic', 'torchvision', 'optuna', 'sklearn', 'matplotlib') if m in sys.modules])"
     )
