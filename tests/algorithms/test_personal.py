@@ -58,6 +58,11 @@ def slope(params, x, y):
     return residual.T @ x / len(x)
 
 
+def shortened(gradient, most):
+    """A gradient of at most that norm; None is no bound."""
+    return gradient if most is None else gradient * min(1, most / np.linalg.norm(gradient))
+
+
 def sgd(start, steps, settings, direction=slope):
     """SGD with momentum and weight decay from start."""
     params, velocity = start, 0
@@ -101,8 +106,9 @@ def test_ditto_in_numpy(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_pfedme_in_numpy(engine):
-    task = linear_task(engine=engine)
+@pytest.mark.parametrize("most", [None, 0.2])
+def test_pfedme_in_numpy(engine, most):
+    task = linear_task(engine=engine, max_gradient_norm=most)
     lr, decay = task.settings.lr, task.settings.weight_decay
     method = PFedMe(proximal_weight=0.7, inner_steps=3, personal_lr=0.2)
     shared = as_array(task.initial_params())
@@ -113,7 +119,7 @@ def test_pfedme_in_numpy(engine):
             for x, y in batches(task, client, round):
                 theta = w
                 for _ in range(3):
-                    theta = theta - 0.2 * (slope(theta, x, y) + decay * theta + 0.7 * (theta - w))
+                    theta = theta - 0.2 * (shortened(slope(theta, x, y), most) + decay * theta + 0.7 * (theta - w))
                 w = w - lr * 0.7 * (w - theta)
             locals_.append(w)
             thetas.append(theta)
@@ -130,14 +136,10 @@ def test_per_fedavg_in_numpy(engine, inner_lr, most):
     task = linear_task(engine=engine, max_gradient_norm=most)
     alpha = task.settings.lr if inner_lr is None else inner_lr
 
-    def shortened(params, x, y):
-        found = slope(params, x, y)
-        return found if most is None else found * min(1, most / np.linalg.norm(found))
-
     def meta(params, x, y):
         middle = len(x) // 2
-        adapted = params - alpha * shortened(params, x[:middle], y[:middle])
-        return shortened(adapted, x[middle:], y[middle:])
+        adapted = params - alpha * shortened(slope(params, x[:middle], y[:middle]), most)
+        return shortened(slope(adapted, x[middle:], y[middle:]), most)
 
     shared = as_array(task.initial_params())
     for round in range(2):
@@ -151,7 +153,7 @@ def test_per_fedavg_in_numpy(engine, inner_lr, most):
     state = train(method, task, rounds=2)
     close(as_array(state["params"]), shared)
     for client, found in enumerate(deployed_arrays(method, task, state)):
-        close(found, shared - alpha * shortened(shared, *batches(task, client, 2)[0]))
+        close(found, shared - alpha * shortened(slope(shared, *batches(task, client, 2)[0]), most))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
