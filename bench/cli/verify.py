@@ -12,7 +12,7 @@ import typer
 
 from bench.cli import options as given
 from bench.cli.console import counted, explained, meant_grids, name_damaged, say, warn
-from bench.experiments.labels import names_of_configs
+from bench.experiments.labels import name_of_config, names_of_configs
 
 if TYPE_CHECKING:
     from bench.execution.verification import Limits, Verdict
@@ -301,7 +301,7 @@ def _verify(
             config, verdict = store.config(run), verifier.verify(store, run, stops[store.folder])
             if config is None:  # changed since it was drawn
                 continue
-            say(f"{run}  {names.get(run, '')}{_place(store, stores)}: {verdict.says}")
+            say(f"{run}  {names.get(run) or name_of_config(config)}{_place(store, stores)}: {verdict.says}")
             results.append((config["algorithm"]["name"], verdict.result))
             verdicts.append((verdict, store, config))
         if writing.file and verdicts:  # of several copies the one that differs, so that no other one hides it

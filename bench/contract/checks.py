@@ -410,8 +410,8 @@ def gradients_are_shortened(case: Case) -> str | None:
     """Clients shorten their gradients if the setting max_gradient_norm says so."""
     task = toy_task(**case.settings(max_gradient_norm=1e-6))
     rounds = case.method.num_rounds(task.settings)
-    endless = replace(task, settings=replace(task.settings, max_gradient_norm=None))
-    if difference(train(case.method, task, rounds), train(case.method, endless, rounds)):
+    free = replace(task, settings=replace(task.settings, max_gradient_norm=None))
+    if difference(train(case.method, task, rounds), train(case.method, free, rounds)):
         return None
     return (
         "not shortened, as a setting max_gradient_norm asks for, because local training takes gradients by other means than "

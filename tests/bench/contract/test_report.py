@@ -591,4 +591,4 @@ def test_idle_options_of_a_lab_are_refused_and_those_of_this_project_only_named(
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_a_method_is_checked_with_a_falling_learning_rate(name):
     case = Case(name, algorithms.make(name), chosen={"lr_decay": 0.5})
-    a_resumed_run_goes_on_as_if_uninterrupted(case)
+    assert a_resumed_run_goes_on_as_if_uninterrupted(case) is None, "no violation is raised"
