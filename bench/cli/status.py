@@ -60,7 +60,7 @@ def status(
         if grid:  # alone, but what runs beside it takes its share of the machine
             others, searches, searched = {}, {}, []
         rows = _rows(shown, cells, searched, others, states, trials)
-        running = _running(store, snapshot, shown, others)
+        running = _running(snapshot, shown, {run: configs.get(run, {}) for run in others})
         stale = _stale(store, cells, others, states)
         if json_:
             say_json(_for_programs(store, snapshot, rows, stale, running, searches))
@@ -254,22 +254,20 @@ def _say_driver(store: Store, snapshot: Snapshot, trials: int) -> None:
     say(f"A command is training in {store.folder} since {_clock(driver.since)}; running: {running}.")
 
 
-def _running(
-    store: Store, snapshot: Snapshot, grids: Mapping[str, StoredGrid], others: Mapping[str, RunState]
-) -> list[_Running]:
+def _running(snapshot: Snapshot, grids: Mapping[str, StoredGrid], others: Mapping[str, Config]) -> list[_Running]:
     """The trials that are running, of those that are shown."""
-    from bench.experiments.labels import name_of_config
+    from bench.experiments.labels import names_of_configs
 
     held = {cell["run"]: (cell, stored) for stored in grids.values() for cell in stored["cells"]}
-    found = []
-    for run in snapshot.running:
-        if run not in held and run not in others:
-            continue
-        config = held[run][0]["config"] if run in held else store.config(run) or {}
-        name = _name_of(*held[run]) if run in held else name_of_config(config)
-        state = snapshot.runs[run]
-        found.append(_Running(run, name, state.rounds, config.get("rounds"), state.machine))
-    return found
+    names = names_of_configs({run: others[run] for run in snapshot.running if run in others})
+    names |= {run: _name_of(*held[run]) for run in snapshot.running if run in held}
+    configs = others | {run: cell["config"] for run, (cell, _) in held.items()}
+    states = snapshot.runs
+    return [
+        _Running(run, name, states[run].rounds, configs[run].get("rounds"), states[run].machine)
+        for run in snapshot.running
+        if (name := names.get(run))
+    ]
 
 
 def _say_running(running: Iterable[_Running]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bench.cli.status import _ago, _last_ended, _name_of
 from bench.config.code_version import code_version
+from bench.config.schema import run_id
 from bench.experiments.labels import name_of_config
 from bench.results.ids import hash_of
 from bench.results.snapshot import RunState
@@ -101,6 +102,18 @@ def test_stale_runs_are_named_with_what_has_changed(tmp_path):
     assert code == 0, text
     assert re.search(r"all\W+48\W+48\W+48\W+1\W", text), "those to be repeated are not done"
     assert text.count("stale, because") == 1 and sentence in re.sub(r"\s+", " ", text)
+
+
+def test_running_trials_of_no_grid_are_told_apart_by_their_settings(tmp_path):
+    store = Store(tmp_path)
+    changed = [SIX[2].config.model_copy(update={"momentum": momentum}) for momentum in (0.0, 0.25)]
+    with store.locked():
+        for config in changed:
+            store.start(run_id(config), config.canonical())
+        text = status(tmp_path)
+    for config in changed:
+        name = f"{name_of_config(config.canonical())} momentum={config.momentum:g}"
+        assert f"{run_id(config)}  {name}: round 0 of " in text
 
 
 def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
