@@ -337,13 +337,15 @@ def every_option_has_an_effect(case: Case) -> str | None:
         'give a text its values by Literal["full", "fast"] as its type, or name it by --no-effect '
         f"{','.join(untried)} and test it yourself.",
     )
+    cohort = len(toy_task(**case.settings()).sample_cohort(0).ids)
+    fewer = ", draw cohorts from more clients than they have, --set participation=0.6" if cohort == len(SIZES) else ""
     named = ",".join(idle)
     require(
         not idle,
-        f"changing {', and '.join(idle.values())} changes nothing that is deployed on toy tasks, whose cohorts have "
-        f"{len(SIZES)} clients, but an option must have an effect; read {' and '.join(f'self.{name}' for name in idle)} in "
-        f"{hooks_in_words(case)}, start from a value that acts there, --set {','.join(f'{name}=VALUE' for name in idle)}, or "
-        f"name it by --no-effect {named} and test it yourself.",
+        f"changing {', and '.join(idle.values())} changes nothing that is deployed on toy tasks, whose cohorts have {cohort} "
+        f"of {len(SIZES)} clients, but an option must have an effect; read "
+        f"{' and '.join(f'self.{name}' for name in idle)} in {hooks_in_words(case)}, start from a value that acts there, "
+        f"--set {','.join(f'{name}=VALUE' for name in idle)}{fewer}, or name it by --no-effect {named} and test it yourself.",
     )
     return None
 

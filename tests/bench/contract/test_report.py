@@ -1,5 +1,7 @@
 """The contract of a lab's method: what is right passes, and what is wrong is told in one sentence."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -86,14 +88,37 @@ def test_an_option_without_an_effect_is_named_with_what_to_do(lab):
     case = lab(RIGHT.replace("    strength: float = 1.0\n", "    strength: float = 1.0\n    depth: int = 3\n"))
     assert found(case, every_option_has_an_effect) == (
         "FAILED: Every option, changed alone, changes what is deployed: changing depth from 3 to 4 or 2 or 6 or 1 or 0 "
-        "changes nothing that is deployed on toy tasks, whose cohorts have 5 clients, but an option must have an effect; read "
-        f"self.depth in local_loss in {PLACE}, start from a value that acts there, --set depth=VALUE, or name it by "
-        "--no-effect depth and test it yourself."
+        "changes nothing that is deployed on toy tasks, whose cohorts have 5 of 5 clients, but an option must have an effect; "
+        f"read self.depth in local_loss in {PLACE}, start from a value that acts there, --set depth=VALUE, draw cohorts from "
+        "more clients than they have, --set participation=0.6, or name it by --no-effect depth and test it yourself."
     )
     named = Case("fedmine", case.method, no_effect=["depth"])
     assert found(named, every_option_has_an_effect) == "ok: Every option, changed alone, changes what is deployed."
     reported = Case("fedmine", case.method, reports_idle=True)
     assert found(reported, every_option_has_an_effect).endswith("; not seen on a toy task: depth.")
+
+
+SAMPLED = """
+    first: bool = True
+    depth: int = 3
+
+    def sample(self, task, state):
+        plain = task.sample_cohort(state["round"])
+        return task.cohort(plain.ids.argsort()) if self.first else plain
+"""
+
+
+def test_an_option_of_sampling_acts_where_cohorts_are_smaller_as_the_message_says(lab):
+    case = lab(RIGHT + SAMPLED)
+    sentence = found(case, every_option_has_an_effect)
+    assert ": changing first from True to False, and depth from 3 to 4 or 2 or 6 or 1 or 0 changes nothing" in sentence
+    assert (
+        "cohorts have 5 of 5 clients" in sentence and "than they have, --set participation=0.6, or name it" in sentence
+    )
+    fewer = dataclasses.replace(case, chosen={"participation": 0.6})
+    sentence = found(fewer, every_option_has_an_effect)
+    assert ": changing depth from 3 " in sentence and "cohorts have 3 of 5 clients" in sentence
+    assert "participation" not in sentence
 
 
 TRIMMED = '''"""FedMine: a mean of clients without the largest and the smallest updates."""
