@@ -269,9 +269,9 @@ def clients_deploy_own_models_exactly_if_personal(case: Case) -> None:
 
 
 @_every_method({"participation": 0.7}, {"participation": 1.0})
-def what_a_run_costs_is_known_before(case: Case, participation: float) -> None:
+def what_a_run_costs_is_known_before(case: Case, participation: float) -> str | None:
     """What a run costs is known before it is trained."""
-    require_known_costs(case, participation)
+    return require_known_costs(case, participation)
 
 
 @_every_method()

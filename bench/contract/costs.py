@@ -35,8 +35,12 @@ class _Run(NamedTuple):
         return len(self.task.sample_cohort(0).ids)
 
 
-def require_known_costs(case: Case, participation: float) -> None:
-    """Raises `Violation` if a run costs something else than its method says."""
+def require_known_costs(case: Case, participation: float) -> str | None:
+    """What to know of the costs of a run, if anything.
+
+    Raises:
+        Violation: if a run costs something else than its method says.
+    """
     task = toy_task(**case.settings(participation, sizes=(_EXAMPLES,) * 5))  # 0.7 of 5 are 3
     with gradients_counted() as counted:
         state = train(case.method, task)
@@ -46,6 +50,13 @@ def require_known_costs(case: Case, participation: float) -> None:
     _require_traffic(run)
     _require_visits(run)
     _require_gradients_to_deploy(run)
+    visited = state["costs"]["examples"]
+    if in_rounds == visited:
+        return None
+    return (
+        f"it says that a run visits {visited:,} examples, and `gradient`, `descend` and `value_of` were seen to compute "
+        f"gradients of {in_rounds:,}; examples without a gradient, as those of class means, do not count as visited"
+    )
 
 
 def _require_traffic(run: _Run) -> None:

@@ -243,6 +243,16 @@ def test_passes_that_costs_leave_out_are_counted(lab):
     )
 
 
+def test_examples_without_a_gradient_that_count_as_visited_are_told(lab):
+    """3 rounds of 2 epochs of 3 of 5 clients with 20 examples, and of a third pass that computes no gradient."""
+    text = method_files.RUNNABLE + "\n    def visits(self, settings, num_examples):\n"
+    assert found(lab(text + "        return 3 * num_examples\n"), what_a_run_costs_is_known_before) == (
+        "ok: What a run costs is known before it is trained (participation 0.7); it says that a run visits 540 examples, and "
+        "`gradient`, `descend` and `value_of` were seen to compute gradients of 360; examples without a gradient, as those of "
+        "class means, do not count as visited."
+    )
+
+
 PERSONAL = """
     personal = True
 
