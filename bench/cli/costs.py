@@ -219,7 +219,7 @@ _SEARCHED = "searched: runs of searches on validation data, beside those of trai
 _CAPTION = (
     "trials: every point of the tuning sets; chosen: one for each cell and seed; trainings: runs that train, each counted "
     "once (what is calibrated after training shares one, if no search chooses how it trains); M examples: millions of "
-    "training examples, all epochs and trainings (? where the size of the data is not known; `python -m bench speed` says how "
-    "many this machine trains in a second); MB/client: sent and received in one trial, mean over clients (10^6 bytes); ≤: at "
-    "most, as a method may train or send less"
+    "training examples, all epochs and trainings (`python -m bench speed` says how many this machine trains in a second; ?: "
+    "not known before the images are read, as --data-dir DIR does); MB/client: sent and received in one trial, mean over "
+    "clients (10^6 bytes); ≤: at most, as a method may train or send less"
 )

@@ -252,6 +252,17 @@ def test_describe_marks_upper_bounds_and_shows_digits_of_few_examples(bench):
     assert "≤ " not in published.partition("trials:")[0]
 
 
+def test_describe_of_images_that_cannot_be_used_says_how_to_see_why(bench, tmp_path):
+    images, labels = np.zeros((12, 28, 28), np.uint8), np.arange(12) % 2 + 1
+    np.savez(tmp_path / "two.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+    of = ("--algorithm", "fedavg", "--dataset", f"npz:{tmp_path / 'two.npz'}", "--partition", "label-2")
+    asked = ["describe", *of, "--set", "model=mlp,clients=2"]
+    code, text = bench(*asked)
+    assert "?: not known before the images are read, as --data-dir DIR does" in text and code == 0
+    code, text = bench(*asked, "--data-dir", str(tmp_path))
+    assert "labels count from 0 without gaps." in text and code == 2
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_data_elbow_prints_the_curve_and_the_number_of_clusters_that_fedconcat_has(seed):
     asked = ["data", "elbow", "digits", "label-2", "--clients", "12", "--seed", str(seed)]
