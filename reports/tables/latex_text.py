@@ -28,6 +28,7 @@ _SPECIAL = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
+_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"  # LaTeX has the others as Latin letters only
 # Supported besides ASCII and accented letters; the rest of Latin-1 needs another font encoding.
 _SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
 _OGONEK = "\u0328"  # needs another font encoding as well
@@ -40,6 +41,12 @@ def escape(text: str) -> str:
     parts = re.split(r"(?<![\w^])(\d+\^-?\d+)(?![\w^])", " ".join(text.split()))  # powers at odd places
     text = "".join(_power(part) if place % 2 else "".join(map(_escaped, part)) for place, part in enumerate(parts))
     return text.replace("--", "-{}-")  # otherwise LaTeX prints a dash
+
+
+def formula(symbol: str) -> str:
+    """A symbol as a formula of LaTeX: "$K_e$" for "K_e", "$\\lambda _k$" for "λ_k", in which pdflatex knows no λ."""
+    parts = (one if one.isascii() else _escaped(one).strip("$") + " " for one in symbol)  # a space ends a command
+    return f"${''.join(parts).strip()}$"
 
 
 def _power(text: str) -> str:
@@ -55,5 +62,10 @@ def _escaped(character: str) -> str:
     latin = character < "\u0180" and base.isascii() and _OGONEK not in accents
     if (latin and character.isprintable()) or character in _SET_AS_IS:
         return character
-    greek = unicodedata.name(character, "").removeprefix("GREEK SMALL LETTER ").lower().replace("lamda", "lambda")
-    return rf"$\{greek}$" if greek in _GREEK.split() else f"[U+{ord(character):04X}]"
+    name = unicodedata.name(character, "").replace("LAMDA", "LAMBDA")
+    small, capital = (
+        name.removeprefix("GREEK SMALL LETTER ").lower(),
+        name.removeprefix("GREEK CAPITAL LETTER ").capitalize(),
+    )
+    greek = small if small in _GREEK.split() else capital if capital in _CAPITALS.split() else ""
+    return rf"$\{greek}$" if greek else f"[U+{ord(character):04X}]"

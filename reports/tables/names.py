@@ -19,7 +19,7 @@ from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, values_of
 from bench.results.records import StoredGrid
 from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
-from reports.tables.latex_text import escape
+from reports.tables.latex_text import escape, formula
 
 # Axes whose values need no "clients=".
 _SAY_ENOUGH = ("algorithm", "base", "dataset", "metric", "model", "partition", "wrapper")
@@ -222,7 +222,7 @@ def _partition(value: str) -> Name:
 def _symbol(option: str) -> Name | None:
     """The symbol of an option: the one that its method names, or the Greek letter that it is called after."""
     if symbol := algorithms.symbols().get(option):
-        return Name(_greek(symbol.removeprefix("\\")) or symbol, f"${symbol}$")
+        return Name(_greek(symbol.removeprefix("\\")) or symbol, formula(symbol))
     letter = _greek(option)
     return Name(letter, escape(letter)) if letter else None
 

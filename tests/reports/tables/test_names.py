@@ -141,6 +141,21 @@ def test_a_new_method_needs_one_file_for_its_name(registered):
     assert algorithms.presets("my-1") == {"mu": 0.1}
 
 
+@pytest.mark.parametrize(
+    ("symbol", "plain", "latex"),
+    [
+        ("K_e", "K_e", "$K_e$"),
+        ("\\lambda", "λ", r"$\lambda$"),
+        ("λ", "λ", r"$\lambda$"),
+        ("λ_k", "λ_k", r"$\lambda _k$"),
+        ("Δw", "Δw", r"$\Delta w$"),
+    ],
+)
+def test_a_symbol_may_be_written_as_a_letter_or_as_in_latex(registered, symbol, plain, latex):
+    registered(mine=f'@registered("mine", symbols={{"pull": {symbol!r}}})\nclass Mine:\n    pull: float = 1.0\n')
+    assert Names().choice("pull=0.1") == (f"{plain}=0.1", f"{latex}=0.1")
+
+
 def test_two_symbols_of_one_option_are_refused(registered):
     registered(mine='@registered("mine", symbols={"num_clusters": "k"})\nclass Mine:\n    pass\n')
     with pytest.raises(ValueError, match=r"mine.py: the symbol of num_clusters is k, but that of another method K"):
