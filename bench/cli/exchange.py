@@ -122,8 +122,8 @@ def compare(
 ) -> None:
     """Compare the grids that two results directories hold, cell by cell.
 
-    Exit status 0 if each grid has runs in both, all of them with identical numbers, bit for bit, and searches have chosen the
-    same; else 1.
+    Exit status 0 if each grid that both hold has runs in both, all of these with identical numbers, bit for bit, and searches
+    have chosen the same; else 1. What only one of them holds is named.
     """
     from bench.results.bundles import opened
 

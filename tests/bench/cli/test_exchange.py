@@ -159,6 +159,15 @@ def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, benc
     assert code == 0 and "3 runs are in both, with identical numbers." in text and "c.zip" in text
 
 
+def test_compare_names_a_grid_that_one_side_lacks_and_does_not_count_it(both, bench, tmp_path):
+    bench("import {b} --results-dir {tmp}/c")
+    store = Store(tmp_path / "b")
+    with store.locked():
+        store.write_grid("quickstart@small", {**store.grid("quickstart@paper"), "budget": "small"})
+    code, text = bench("compare {b} {tmp}/c")
+    assert code == 0 and "Only in A: quickstart@small" in text
+
+
 def test_compare_confirms_nothing_where_no_run_is_in_both(bench, tmp_path):
     for side, run in (("a", RUNS[0]), ("b", RUNS[1])):
         results(tmp_path / side, RUNS, {run.id: 0.5})
