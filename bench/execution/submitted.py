@@ -212,7 +212,7 @@ class _Stage:
                 self._submit()
                 for one in [*self._open.values()]:
                     self._look_at(one)
-                if self._open or self._leaving:
+                if self.waiting or self._open or self._leaving:
                     time.sleep(_LOOK_SECONDS_SLURM if self._on_slurm else _LOOK_SECONDS)
         finally:
             self._cancel([*self._open.values(), *self._leaving])

@@ -324,6 +324,31 @@ def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp
         assert not stage.waiting and {*stage._open} == {"a", "b"}
 
 
+def test_what_slurm_has_refused_waits_without_keeping_a_core_busy(tmp_path, monkeypatch):
+    """The jobs that ran when Slurm refused more have ended before it is asked again."""
+    now, looks = [1000.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def refuse(paths):
+        looks.append(now[0])
+        raise ValueError("Slurm has refused the jobs: Socket timed out.")
+
+    monkeypatch.setattr(submitted, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    with Store(tmp_path / "results").locked() as store:
+        stage = stage_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(stage, "_handles", refuse)
+        stage.waiting, stage._open = [SimpleNamespace(id="b")], {"a": SimpleNamespace(slot=0)}
+        monkeypatch.setattr(stage, "_look_at", lambda one: stage._open.clear())
+        submit, rounds = stage._submit, iter(range(100))
+        monkeypatch.setattr(stage, "_submit", lambda: (next(rounds), submit()))
+        with pytest.raises(ValueError, match="refused"):
+            stage.run()
+    assert looks == [1000, 1000 + submitted._REFUSED_SECONDS]
+
+
 @pytest.mark.parametrize(("at_once", "open_then"), [(0, 5), (2, 3)])
 def test_jobs_of_several_arrays_are_no_more_at_once_than_the_command_says(at_once, open_then, tmp_path, monkeypatch):
     """Three jobs are one array, of which Slurm runs two; what is left is not submitted before one of two places is free."""
