@@ -70,7 +70,7 @@ def run_experiment(
             _warn_unsearched(selection, searches, spec)
             check_models(without_searches(selection, spec, searches), selection.selected, spec.grid)
             if dry_run:
-                _print_searches(searches, store)
+                _print_searches(searches, store, options.keep_stale)
                 return
             selection, lacking = _tune(selection, searches, spec, workspace, session)
         plan = make_plan(selection, spec.grid, options, images, store)
@@ -148,13 +148,13 @@ def _tune(
     return with_chosen(selection, spec, chosen, lacking), len(lacking)
 
 
-def _print_searches(searches: dict[str, Search], store: Store) -> None:
+def _print_searches(searches: dict[str, Search], store: Store, keep_stale: bool) -> None:
     """Names the searches, before whose end nobody knows the runs, and says what is left of each."""
     from bench.tuning import select
 
     distinct = {search.name: search for search in searches.values()}  # table cells may share one
     for search in distinct.values():
-        finished, stale = select.runs_there(search, store)
+        finished, stale = select.runs_there(search, store, keep_stale)
         left = f"{finished} of {search.wanted * len(search.configs)} runs finished" + f", {stale} to run again" * bool(
             stale
         )

@@ -10,7 +10,7 @@ from bench.results.records import FINISHED
 from bench.results.store import Store
 from bench.tuning.search import Search
 
-_STATUS = (*FINISHED, "stopped")
+ENDED = (*FINISHED, "stopped")  # how a run ends that has not failed
 
 
 class Outcome(NamedTuple):
@@ -116,7 +116,7 @@ def validation_runs(
     found: dict[str, ValidationRun] = {}
     for run in runs:
         record = store.record(run)
-        if record and record["status"] in _STATUS and (keep_stale or not stale(store, run)):
+        if record and record["status"] in ENDED and (keep_stale or not stale(store, run)):
             rows = store.rows(run)
             curve = {row["round"]: score for row in rows if is_score(score := row.get(search.metric))}
             found[run] = ValidationRun(curve, record["status"], record.get("rounds", len(rows)))

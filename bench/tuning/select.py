@@ -26,7 +26,7 @@ from bench.results.store import Store
 from bench.simulation.data import divide
 from bench.simulation.retention import StateRetention
 from bench.tuning.build import make_searches
-from bench.tuning.outcomes import Outcome, list_runs, stale
+from bench.tuning.outcomes import ENDED, Outcome, list_runs, stale
 from bench.tuning.search import Search
 from bench.tuning.study import Study
 from datasets import resized
@@ -333,12 +333,13 @@ def _train_bases(
         driver.run_configs(lacking, names, retention, {}, workspace, console)
 
 
-def runs_there(search: Search, store: Store) -> tuple[int, int]:
-    """How many runs of a search have finished with the code of today, and how many with earlier code."""
+def runs_there(search: Search, store: Store, keep_stale: bool) -> tuple[int, int]:
+    """How many runs of the configurations that count have ended and not failed, and how many are trained again because earlier
+    code has trained them; none of these with `keep_stale`."""
     stored = store.search(search.name)
-    proposed = stored["proposed"] if stored else []
-    runs = {run for params in proposed for run in search.runs(params) if store.record(run)}
-    again = sum(bool(stale(store, run)) for run in runs)
+    proposed = stored["proposed"][: search.wanted] if stored else []
+    runs = {run for params in proposed for run in search.runs(params) if store.status(run) in ENDED}
+    again = 0 if keep_stale else sum(bool(stale(store, run)) for run in runs)
     return len(runs) - again, again
 
 

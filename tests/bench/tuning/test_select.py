@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from bench.cli.console import console
+from bench.config.code_version import code_version
 from bench.errors import ConfigError
 from bench.execution.resources import Machines, Resources
 from bench.execution.workspace import Workspace
@@ -24,8 +25,9 @@ from reports import api
 from reports.exports import results_diff, search_report
 from reports.tables import tuning_notes
 from reports.tables.names import Names
+from tests.support.earlier_code import earlier
 from tests.support.planning import Experiment
-from tests.support.searching import finish
+from tests.support.searching import finish, make, try_next
 
 SETTINGS = {"clients": 12, "rounds": 4, "local_epochs": 1, "model": "mlp", "lr": 0.1}
 TUNING = TuningOptions(searcher="random", samples=3, compares=True)
@@ -235,6 +237,19 @@ def test_what_a_longer_search_chooses_takes_the_place_of_what_a_shorter_one_has_
         assert len(cells) == 8 and {cell["tuned"]["tried"] for cell in cells} == {tuning.samples}
     again = trained(request(), store)
     assert {one["tried"] for one in again.values()} == {3}, "a shorter search is as it was, whatever was tried later"
+
+
+def test_a_dry_run_counts_the_runs_that_the_search_will_not_train(store):
+    search = make(searcher="random", samples=4)
+    study, before = Study(search, store), earlier(store, "algorithm fedprox", "algorithms/fedprox.py", "FedProx")
+    try_next(study, store, 0.5, 0.5)
+    try_next(study, store, 0.5, 0.5, code=code_version(search.template) | {"algorithm fedprox": before})
+    try_next(study, store, 0.0, 0.0, status="failed")
+    try_next(study, store, 0.5, 0.5)
+    assert select.runs_there(search, store, keep_stale=False) == (4, 2)
+    assert select.runs_there(search, store, keep_stale=True) == (6, 0)
+    shorter = replace(search, samples=1)
+    assert select.runs_there(shorter, store, keep_stale=False) == (2, 0) and shorter.wanted == 1
 
 
 def test_what_other_searches_have_found_counts_for_none_of_the_methods(store):
