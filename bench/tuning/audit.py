@@ -35,7 +35,7 @@ from bench.results.store import Store
 from bench.tuning.outcomes import ranked, validation_runs
 from bench.tuning.search import Search, stops_of
 from bench.tuning.select import best_of, describe_choice, searches_of
-from bench.tuning.study import could_propose, draws
+from bench.tuning.study import draws, is_in_space
 from datasets import DataError, Dataset, own_data, partition_files, resized
 
 # Of a cell, and how it was made; those of earlier versions do not say all of it.
@@ -412,9 +412,7 @@ def _made_again(store: Store, search: Search, tuning: TuningOptions, name: str) 
                 raise _Contradiction(
                     f"configuration {number} of the search {name} is {params}, but by its seeds {drawn} is drawn"
                 )
-    if not all(
-        could_propose(search.space[key], value, search.searcher) for params in proposed for key, value in params.items()
-    ):
+    if not all(is_in_space(search, params) for params in proposed):
         return f"the search {name} has proposed what is not in its space"
     if len(proposed) < search.wanted:
         return f"the search {name} has proposed {len(proposed)} configurations of {search.wanted}"

@@ -155,14 +155,10 @@ class Study:
         found = self.store.search(self.search.name)
         if not found:
             return []
-        space = self.search.space
-        for params in found["proposed"]:
-            if params.keys() != space.keys() or not all(
-                could_propose(space[key], value, self.search.searcher) for key, value in params.items()
-            ):
-                path = self._folder / f"{self.search.name}.json"
-                self.store.damaged[path] = "has proposed what is not in the space of the search"
-                return []
+        if not all(is_in_space(self.search, params) for params in found["proposed"]):
+            path = self._folder / f"{self.search.name}.json"
+            self.store.damaged[path] = "has proposed what is not in the space of the search"
+            return []
         return found["proposed"]
 
     def _new_journal(self) -> optuna.Study:
@@ -218,7 +214,7 @@ class Study:
         for run in self._runs:
             config = self.store.config(run)
             params = {key: value_in(config, key) for key in self.search.space} if config else {}
-            if config and all(map(could_propose, self.search.space.values(), params.values())):
+            if config and is_in_space(self.search, params):
                 candidates.setdefault(_key(self.search, params), params)
         return [params for key, params in candidates.items() if key not in self._tried and self._is_complete(params)]
 
@@ -245,6 +241,13 @@ class Study:
         wanted = len(self._proposed) + self.left - len(self._waiting)
         content = {**self.search.describe(), "wanted": wanted, "proposed": self._proposed}
         self.store.write_search(self.search.name, cast(StoredSearch, content))
+
+
+def is_in_space(search: Search, params: Mapping[str, Any]) -> bool:
+    """Whether a search could have proposed a configuration."""
+    return params.keys() == search.space.keys() and all(
+        could_propose(search.space[key], value, search.searcher) for key, value in params.items()
+    )
 
 
 def could_propose(parameter: Parameter, value: Any, searcher: str = "random") -> bool:
@@ -281,7 +284,7 @@ def _draw_new(
     usual = search.usual | single
     is_grid = search.searcher == "grid"
     is_first = not (is_grid or search.of_study or proposed)
-    if is_first and all(map(could_propose, search.space.values(), usual.values())):
+    if is_first and is_in_space(search, usual):
         study.enqueue_trial(usual)
         return study.ask(distributions)
     for draw in range(0 if is_grid else _MOST_DRAWS):
