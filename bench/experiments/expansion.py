@@ -194,7 +194,7 @@ def _points(
 ) -> Iterator[_Point]:
     """Every combination of axes and tuning sets."""
     budget = grid.budgets[budget_name]
-    axes = _axes(grid, budget, overrides, seeds)
+    axes = _axes(grid, budget_name, overrides, seeds)
     try:
         require_few(axes, f"{grid.name}@{budget_name}")
     except ValueError as error:
@@ -219,11 +219,11 @@ def _points(
 
 
 def _axes(
-    grid: GridSpec, budget: Budget, overrides: Mapping[str, Any], seeds: Sequence[int] | None
+    grid: GridSpec, budget: str, overrides: Mapping[str, Any], seeds: Sequence[int] | None
 ) -> dict[str, list[Any]]:
     """Axis -> values; the last one is the seed."""
-    axes = {key: values for key, values in (grid.axes | budget.axes).items() if key != "seed"}
-    axes["seed"] = list(seeds or budget.seeds or grid.axes.get("seed", [0]))
+    axes = {key: values for key, values in (grid.axes | grid.budgets[budget].axes).items() if key != "seed"}
+    axes["seed"] = list(seeds or grid.seeds_at(budget))
     return {key: [overrides[key]] if key in overrides else values for key, values in axes.items()}
 
 
