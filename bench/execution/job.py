@@ -16,6 +16,11 @@ BASE_PREFIX = "lent-"  # begins the names of folders of finished runs in a stora
 CONTINUES = "continues after round"  # begins the note of a run that was interrupted before
 
 
+def base_of(folder: str) -> str:
+    """The run whose last state lies in a folder."""
+    return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What the driver has, and a machine that trains its runs must have, too; empty for what need not be compared.

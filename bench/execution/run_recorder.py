@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bench.config.code_version import definitions_of, facts_of
-from bench.execution.job import Job
+from bench.execution.job import Job, base_of
 from bench.execution.worker import WorkerReport
-from bench.execution.workspace import base_of
 from bench.results import authors
 from bench.results.artifacts import Folder
 from bench.results.records import FINISHED, RoundRow, RunRecord

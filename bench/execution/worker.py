@@ -22,7 +22,7 @@ from bench.contract.places import failure_in_words
 from bench.determinism import make_deterministic, uses_tf32
 from bench.errors import HookError, StoreError
 from bench.execution.gpus import NO_GPU
-from bench.execution.job import BASE_PREFIX, CONTINUES, Inputs, Job
+from bench.execution.job import CONTINUES, Inputs, Job, base_of
 from bench.models import pretrained
 from bench.profiling import device_name, is_out_of_memory
 from bench.registry import KINDS, Registry
@@ -242,7 +242,7 @@ def _last_state(base: str) -> dict[str, Any]:
     """The last state of the run of a base; raises RuntimeError if that run has left none."""
     folder = Folder(base)
     if FINAL not in folder.names():
-        raise RuntimeError(f"the run of its base ({base.rpartition('/')[2].removeprefix(BASE_PREFIX)}) has failed")
+        raise RuntimeError(f"the run of its base ({base_of(base)}) has failed")
     return folder.load(FINAL, torch.device("cpu"))
 
 

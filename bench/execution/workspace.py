@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from bench.errors import StoreError
-from bench.execution.job import BASE_PREFIX
+from bench.execution.job import BASE_PREFIX, base_of
 from bench.execution.resources import Machines
 from bench.experiments.execution_options import ExecutionOptions
 from bench.results.artifacts import Folder
@@ -89,8 +89,3 @@ def shared_bases(folders: Iterable[str], store: Store) -> Iterator[None]:
     finally:
         for folder in runs:
             Folder(folder).remove()
-
-
-def base_of(folder: str) -> str:
-    """The run whose last state lies in a folder."""
-    return folder.rpartition("/")[2].removeprefix(BASE_PREFIX)
