@@ -70,20 +70,14 @@ def make_plan(
     notes = {name: dataset.note for name, dataset in images.found.items()} if images else {}
     todo: dict[str, Cell] = {}
     reasons: dict[str, str] = {}
-
-    def add(cell: Cell, reason: str | None) -> None:
-        if reason is not None:
-            todo[cell.id] = cell
-            if reason:
-                reasons[cell.id] = reason
-
-    for cell in selection.selected:
-        if not cell.missing:
-            add(cell, _reason_to_run(cell, grid, options, store, notes.get(cell.config.dataset)))
+    for cell in (cell for cell in selection.selected if not cell.missing):
+        if (reason := _reason_to_run(cell, grid, options, store, notes.get(cell.config.dataset))) is not None:
+            todo[cell.id], reasons[cell.id] = cell, reason
     bases = {cell.id: base for cell in todo.values() if (base := training_of(cell))}
-    for base in bases.values():
-        if base.id not in todo:
-            add(base, _reason_to_train(base, grid, options, store, notes.get(base.config.dataset)))
+    for base in (base for base in bases.values() if base.id not in todo):
+        if (reason := _reason_to_train(base, grid, options, store, notes.get(base.config.dataset))) is not None:
+            todo[base.id], reasons[base.id] = base, reason
+    reasons = {run: reason for run, reason in reasons.items() if reason}
     base_ids = {run: base.id for run, base in bases.items()}
     order = sorted(todo.values(), key=lambda cell: (cell.id in bases, -examples_to_train(cell.config)))
     retention = {cell.id: retention_of(cell, grid, options, store, cell.id in base_ids.values()) for cell in order}
