@@ -126,6 +126,11 @@ def in_short(error: BaseException) -> str:
     return re.sub(r" Known: .*?\.(?= |$)", "", " ".join(str(error).split()))
 
 
+def named_in_short(error: BaseException) -> str:
+    """ "TypeError: ...": the kind of an error that nobody expected, and what it says, in one line."""
+    return f"{type(error).__name__}: {in_short(error)[:300]}"
+
+
 def suggestion(got: object, known: Iterable[str]) -> str:
     """ " Did you mean 'fedprox'?" for the nearest of the names, whatever their capitals and hyphens; "" if none is near.
 

@@ -19,7 +19,7 @@ from bench.config.resolve import resolve, trained_by
 from bench.config.schema import RunConfig, run_id, settings_of
 from bench.config.stale import changes, what_changed
 from bench.determinism import make_deterministic
-from bench.errors import ConfigError, in_short
+from bench.errors import ConfigError, in_short, named_in_short
 from bench.execution import agreement
 from bench.experiments.one_run import prepare
 from bench.profiling import device_name, processor_name
@@ -140,7 +140,7 @@ class Verifier:
         except (ConfigError, DataError) as error:
             return Verdict(NOT_TRAINED, f"cannot be trained here: {in_short(error)}", 0, len(rows))
         except Exception as error:  # of a method, or of a config that never was that of a run
-            return Verdict(NOT_TRAINED, f"cannot be trained here: it ends with {_named(error)}", 0, len(rows))
+            return Verdict(NOT_TRAINED, f"cannot be trained here: it ends with {named_in_short(error)}", 0, len(rows))
         if is_stopped and run not in stops and verdict.result in CONFIRMED:
             says = f"undecided: {verdict.says}, but no stored search that could have stopped it has proposed it"
             return replace(verdict, result=UNDECIDED, says=says)
@@ -159,7 +159,7 @@ class Verifier:
         except (ConfigError, DataError):
             raise
         except Exception as error:
-            return Verdict(FAILED_AGAIN, f"fails here, too: {_named(error)} ({said})", 0, of)
+            return Verdict(FAILED_AGAIN, f"fails here, too: {named_in_short(error)} ({said})", 0, of)
         if run.finished:
             return Verdict(DIFFERS, f"DIFFERS: {said}, but it trains here to its end", len(run.rows), of)
         lasts = f"it takes over {self._limits.minutes:g} minutes here; --whole trains it"
@@ -311,10 +311,6 @@ def _code(store: Store, record: RunRecord, config: RunConfig) -> str:
     changed = changes(record, config, store)
     said = f"; its code has changed since: {what_changed(changed, store)}" if changed else ""
     return said + agreement.unsaid(record)
-
-
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {in_short(error)[:300]}"
 
 
 def _train(run: Run, until: int, limits: Limits, stored: Sequence[RoundRow] = ()) -> None:

@@ -17,7 +17,7 @@ import algorithms
 from bench import references
 from bench.config.resolve import resolve, with_options
 from bench.config.schema import RunConfig, run_id, settings_of
-from bench.errors import ConfigError, in_short
+from bench.errors import ConfigError, in_short, named_in_short
 from bench.execution import agreement
 from bench.experiments import grid_files
 from bench.experiments.cells import Cell, cell_key, is_laid_out_as
@@ -80,8 +80,7 @@ def audit(store: Store, grid: StoredGrid, file: Path | None = None, data_dir: Pa
     except (ValueError, OSError) as error:
         return Audit(False, f"cannot be expanded here: {in_short(error)}")
     except Exception as error:  # of the code of a lab, or of a file that no version of the program has written
-        said = f"{type(error).__name__}: {in_short(error)[:300]}"
-        return Audit(False, f"cannot be expanded here: it ends with {said}")
+        return Audit(False, f"cannot be expanded here: it ends with {named_in_short(error)}")
 
 
 def _specs(stored: StoredGrid, file: Path | None) -> list[ExperimentSpec]:
