@@ -132,8 +132,12 @@ def _refusal(error: Exception, address: str) -> str:
                 f"on Python {pythons[1]}. Both must be the same everywhere, Python to the last number: install the packages "
                 "of requirements.lock there, in an environment of the same Python."
             )
-    why = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"The Ray cluster at --address {address} cannot be joined ({why})."
+    return f"The Ray cluster at --address {address} cannot be joined ({first_line(error)})."
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, as those of Ray may have pages; its kind if it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Watch(threading.Thread):

@@ -186,8 +186,8 @@ def _start_local(threads: int, folder: Path) -> None:
             ray.shutdown()
             if attempt == _STARTS - 1 or (isinstance(error, OSError) and "timed out" not in str(error)):
                 raise ValueError(
-                    f"Ray did not start ({_first_line(error)}); the machine may be too busy. Nothing is lost: try the same "
-                    "command again, or `run` with --executor local, which needs no Ray."
+                    f"Ray did not start ({cluster.first_line(error)}); the machine may be too busy. Nothing is lost: try the "
+                    "same command again, or `run` with --executor local, which needs no Ray."
                 ) from error
 
 
@@ -200,11 +200,6 @@ def _without(names: Iterable[str]) -> Iterator[None]:
             if hasattr(node.Node, name):
                 at_end.enter_context(mock.patch.object(node.Node, name, lambda *_, **__: None))
         yield
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 def _check_authentication(on_message: Callable[[str], None]) -> None:
