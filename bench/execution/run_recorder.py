@@ -144,7 +144,7 @@ class JobRecorder:
             machine: names the machine for people, where there are several; is called for a message only.
         """
         if report.note:
-            self.callback.on_note(job, _told_with(machine(), report.note))
+            self.callback.on_note(job, on_machine(report.note, machine()))
         self.runs.update(job.id, report.start, report.rows)
         if self._tracker:
             self._tracker.reported(job.id, report.rows)
@@ -166,7 +166,7 @@ class JobRecorder:
         if job.base:
             result = {**result, **self.store.base_fields(base_of(job.base))}
         record = self.runs.end(job.id, result, job.folder)
-        self.callback.on_end(job, {**record, "reason": _told_with(machine(), record["reason"])})
+        self.callback.on_end(job, {**record, "reason": on_machine(record["reason"], machine())})
         if self._tracker:
             self._tracker.ended(job.id, failed=record["status"] == "failed")
 
@@ -195,8 +195,8 @@ def reason_of(text: str) -> str:
     return errors[-1] if errors else _DIED
 
 
-def _told_with(machine: str, text: str) -> str:
-    """A text, if there is one, and the machine, if it has a name."""
+def on_machine(text: str, machine: str) -> str:
+    """A text, if there is one, and the machine, if it has a name: "continues after round 3 (on node7)"."""
     return f"{text} (on {machine})" if text and machine else f"on {machine}" if machine else text
 
 

@@ -20,7 +20,7 @@ from bench.execution.job import Job
 from bench.execution.progress import RoundsBar
 from bench.execution.recorder import Session, TrialRecorder
 from bench.execution.resources import Resources
-from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, given_up
+from bench.execution.run_recorder import OUT_OF_MEMORY, RETRIES, given_up, on_machine
 from bench.execution.scheduler import inspect, make_allocator
 from bench.execution.workspace import Workspace
 from bench.experiments.labels import text_of
@@ -186,9 +186,8 @@ class ConfigurationRecorder(TrialRecorder):
         self._bar.update(trial.trial_id, search.rounds)
         for run in self._open.pop(trial.trial_id):
             self.runs.end(run, {**result, **self.host_of(trial)})
-        machine = self.machine_of(trial)
-        where = f" (on {machine})" if machine else ""
-        self._on_message(search.count(params, f"failed: {result['reason']}{where}", failed=True))
+        reason = on_machine(result["reason"], self.machine_of(trial))
+        self._on_message(search.count(params, f"failed: {reason}", failed=True))
 
     def _record_seed(self, search: OpenSearch, trial: Trial, seed: SeedReport) -> None:
         run, report, left = seed.run, seed.worker, self._open[trial.trial_id]
@@ -199,13 +198,8 @@ class ConfigurationRecorder(TrialRecorder):
         name = f"{search.name_of(trial.config['params'])}, seed {seed.config.seed}"
         self.runs.update(run, report.start, report.rows)
         left[run] = seed.round
-
-        def where() -> str:  # asks Ray, so only for a message
-            machine = self.machine_of(trial)
-            return f" (on {machine})" if machine else ""
-
         if report.note:
-            self._on_message(f"{name}: {report.note}{where()}")
+            self._on_message(f"{name}: {on_machine(report.note, self.machine_of(trial))}")
         ended = report.result
         if report.out_of_memory:
             ended = {"status": "failed", "reason": OUT_OF_MEMORY}
@@ -220,7 +214,7 @@ class ConfigurationRecorder(TrialRecorder):
         if status != "failed":
             search.ended.add(run)
         if status != "done":
-            self._on_message(f"{name}: {status}: {result['reason']}{where()}")
+            self._on_message(f"{name}: {status}: {on_machine(result['reason'], self.machine_of(trial))}")
 
     def _has_more_room(self, search: OpenSearch) -> bool:
         """Whether a configuration can get a larger share of a GPU; what is being trained then continues with new shares."""
