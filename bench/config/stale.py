@@ -16,7 +16,7 @@ from bench.config.code_version import definitions_of, hash_now, versions_of
 from bench.imports import Definitions
 from bench.registry import KINDS, Registry, place_of
 from bench.results.ids import hash_of
-from bench.results.records import FINISHED
+from bench.results.records import FINISHED, code_of
 from bench.results.store import Store
 
 KNOWN = Path(__file__).parents[1] / "known_code.txt"
@@ -53,7 +53,7 @@ def changes(record: Mapping[str, Any], config: Any, store: Store) -> Changes:
         config: of the run, as it is stored or resolved.
         store: knows the code that it had.
     """
-    hashes = dict.fromkeys(pair for key in ("code", "base_code") for pair in record.get(key, {}).items())
+    hashes = dict.fromkeys(code_of(record))
     if not hashes:
         return ()
     versions = versions_of(config)

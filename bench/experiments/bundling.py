@@ -22,7 +22,7 @@ from bench.results import authors, bundles
 from bench.results.authors import Authors
 from bench.results.ids import is_name
 from bench.results.json_files import read_bytes, seal, unseal
-from bench.results.records import methods_in
+from bench.results.records import code_of, methods_in
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 from datasets.partition_files import FOLDER as PARTITIONS
@@ -54,9 +54,7 @@ def write(store: Store, labels: Iterable[str], path: Path, author: str) -> "Writ
         for run in ended:
             probes = sorted(path.name for path in store.run_folder(run).glob("probe-*.json") if is_name(path.name))
             names += [f"runs/{run}/{name}" for name in (*RUN_FILES, *probes)]
-        hashes = {
-            digest for record in ended.values() for key in ("code", "base_code") for digest in _values(record, key)
-        }
+        hashes = {digest for record in ended.values() for _, digest in code_of(record)}
         names += [f"code/{digest}.json" for digest in sorted(hashes) if store.code(digest)]
         names += _partitions(store, configs.values())
         files = {name: content for name in names if (content := _read(store, name)) is not None}
@@ -81,7 +79,7 @@ def _needed(
     sources = {Path(grid.get("source") or "").name for label in labels if (grid := store.grid(label))}
     yield from (f"the grid's file {name} (--grid)" for name in sorted(sources - {""}))
     data = {found for _, config in runs if (found := read_reference(config["dataset"]))}
-    parts = {part for record, _ in runs for key in ("code", "base_code") for part in record.get(key, {})}
+    parts = {part for record, _ in runs for part, _ in code_of(record)}
     own = {name for part in parts if (name := _of_lab(part))} | {found.name for found in data if found.kind == LAB}
     if own:
         yield f"the folder with {', '.join(sorted(own))} (--plugins)"
@@ -236,7 +234,3 @@ def _partitions(store: Store, configs: Iterable[Mapping[str, Any]]) -> list[str]
     """The partition files by which runs were dealt."""
     digests = {found.digest for config in configs if (found := read_reference(config["partition"]))}
     return [f"{PARTITIONS}/{path.name}" for path in kept(store.folder) if path.stem.rpartition("@")[2] in digests]
-
-
-def _values(record: Mapping[str, Any], key: str) -> list[str]:
-    return [*record.get(key, {}).values()]

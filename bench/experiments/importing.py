@@ -23,7 +23,7 @@ from bench.results.copies import import_runs, require_files
 from bench.results.equality import differences
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
-from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
+from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid, code_of
 from bench.results.store import Store
 from datasets.partition_files import FOLDER, keep, kept, parse
 
@@ -123,9 +123,8 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
     if dry_run:
         return
     taken = [*merged.taken, *merged.failed]
-    copied = filter(None, map(there.record, taken))
-    parts = [found for of_run in copied for found in (of_run.get("code", {}), of_run.get("base_code", {}))]
-    for digest in sorted({digest for found in parts for digest in found.values()}):  # before the runs, copied only once
+    hashes = {digest for record in filter(None, map(there.record, taken)) for _, digest in code_of(record)}
+    for digest in sorted(hashes):  # before the runs, which are copied only once
         if definitions := there.code(digest):
             here.write_code(digest, definitions)
     for first in range(0, len(taken), _BATCH):

@@ -496,6 +496,11 @@ class StoredProbe(TypedDict):
     result: dict[str, Any]
 
 
+def code_of(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Each part of the code of a run, and of the run from whose end it started, with its hash; none where it does not say."""
+    return [pair for key in ("code", "base_code") for pair in record.get(key, {}).items()]
+
+
 def methods_in(algorithm: Any) -> list[str]:
     """Names of a method and of those inside it, from the outermost."""
     names = []
