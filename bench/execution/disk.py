@@ -38,18 +38,18 @@ class Footprint(NamedTuple):
     scratch: int
 
 
-def footprint(config: RunConfig, retention: StateRetention, takes_over: bool = False) -> Footprint | None:
+def footprint(config: RunConfig, retention: StateRetention, is_post_hoc: bool = False) -> Footprint | None:
     """What one run takes, a state of any of its rounds as one at the end of its stage; None where that is not known before (see
     `bench.experiments.cost.without_numbers`).
 
     Args:
-        takes_over: whether it starts from the last state of another run, and only deploys it.
+        is_post_hoc: whether it starts from the last state of another run, and only deploys it.
     """
     described = without_numbers(config)
     if described is None:
         return None
     stages, deployed, local_models = _sizes(described)
-    if takes_over:
+    if is_post_hoc:
         return Footprint(deployed if retention.final != "none" else 0, 0, 0)
     last = {"none": 0, "deployed": stages[-1].deployed, "all": stages[-1].whole}[retention.final]
     on_the_way = sum(next((one.whole for one in stages if number <= one.round), 0) for number in retention.rounds)
@@ -69,7 +69,7 @@ def footprints(cells: Iterable[Cell], retention: Mapping[str, StateRetention]) -
     Args:
         retention: run id -> which states the run keeps.
     """
-    return {cell.id: footprint(cell.config, retention[cell.id], takes_over=bool(training_of(cell))) for cell in cells}
+    return {cell.id: footprint(cell.config, retention[cell.id], is_post_hoc=bool(training_of(cell))) for cell in cells}
 
 
 def shortages(plan: Plan, storage: str | None, machines: Machines, store: Store) -> list[str]:

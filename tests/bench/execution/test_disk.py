@@ -90,9 +90,9 @@ def test_what_starts_from_another_run_keeps_what_it_deploys(digits, tmp_path, me
     base, config = (resolve({**DIGITS, "rounds": 2, **of}) for of in ({"algorithm": "moon"}, {"algorithm": method}))
     trained = to_end(Run(base, digits))
     Run(config, digits, folder=Folder(tmp_path), retention=StateRetention()).start_from_base(trained.state)
-    found = footprint(config, StateRetention(), takes_over=True)
+    found = footprint(config, StateRetention(), is_post_hoc=True)
     assert found.kept == pytest.approx(size(tmp_path), rel=0.2) and found[1:] == (0, 0)
-    assert footprint(config, StateRetention(final="none"), takes_over=True) == (0, 0, 0)
+    assert footprint(config, StateRetention(final="none"), is_post_hoc=True) == (0, 0, 0)
 
 
 def test_large_client_states_are_in_files_while_a_run_is_trained(digits, monkeypatch):
