@@ -64,7 +64,7 @@ def run(
     with explained():
         from bench.execution import tracking
         from bench.experiments.execution_options import ExecutionOptions
-        from bench.experiments.spec import ExperimentSpec
+        from bench.experiments.spec import SETS, ExperimentSpec
         from bench.simulation.retention import Final
 
         if rerun and keep_stale:
@@ -83,15 +83,14 @@ def run(
         if ruleset or studies is not None:
             others = {"tuned": tuned, "seeds": seeds, "only": "seed" in given.read_only(only) or None}
             tuning = by_ruleset(ruleset, studies, of, budget, others, values)
+            instead = "take --ruleset defaults"
         else:
             searched = of.name if of.is_searched(budget or of.usual_budget) else ""
             tuning = search_options(tuned, searched, of.search_seeds, values)
-        if tuning and executor != "ray":
-            instead = (
-                "take --ruleset defaults"
-                if ruleset
-                else "fix them by --tuned test, --set or a budget that does not search"
-            )
+            instead = "fix what is searched by --set, or take --budget small" if searched else "leave --tuned out"
+        overrides = given.read_set(set_) | given.read_callbacks(callbacks)
+        is_fixed = tuning is not None and tuning.spaces == [SETS] and of.varied_options <= overrides.keys()
+        if tuning and executor != "ray" and not is_fixed:
             raise ValueError(
                 f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or {instead}."
             )
@@ -108,7 +107,7 @@ def run(
             grid=of,
             budget=budget,
             only=given.read_only(only),
-            overrides=given.read_set(set_) | given.read_callbacks(callbacks),
+            overrides=overrides,
             seeds=given.read_seeds(seeds),
             substitutes=given.read_once("--substitute", substitute),
             tuning=tuning,

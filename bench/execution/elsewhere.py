@@ -36,8 +36,8 @@ def write(spec: ExperimentSpec, selection: Selection, store: Store, data_dir: Pa
     ]
     if spec.grid.is_searched(spec.budget):
         mistakes.append(
-            f"describe --configs cannot write the runs of {spec.label}: searches choose their hyper-parameters first; fix "
-            "these by --set, or use --budget small."
+            f"describe --configs cannot write the runs of {spec.label}: searches choose their hyper-parameters first; use "
+            "--budget small."
         )
     if store.folder.exists() and not (store.folder / "runs").is_dir() and any(store.folder.iterdir()):
         mistakes.append(f"{store.folder} holds other things than results; name a new folder by --configs.")

@@ -261,6 +261,11 @@ class GridSpec(Part):
         ]
         return self.model_copy(update={"tuning": sets})
 
+    @property
+    def varied_options(self) -> set[str]:
+        """Options of its tuning sets that have several values."""
+        return {key for one in self.tuning for key, values in one.options.items() if len(values) > 1}
+
     def is_searched(self, budget: str) -> bool:
         """Whether hyper-parameters are chosen on validation data at a budget: at those with all points of tuning sets."""
         here = self.budgets.get(budget)

@@ -52,12 +52,11 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
         raise ConfigError(mistakes)
     fixed = with_one_length({**spec.grid.axes, **spec.overrides}) if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    sets = spec.grid.tuning
-    if SETS in tuning.spaces and not any(len(values) > 1 for one in sets for values in one.options.values()):
+    if SETS in tuning.spaces and not spec.grid.varied_options:
         raise ConfigError(
             [f"{spec.grid.name} has no tuning set with several points, so --space {SETS} has nothing to search."]
         )
-    searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed, sets)
+    searches = make_searches(there, spec.grid.report.model_dump(), tuning, fixed, spec.grid.tuning)
     replaced = with_one_length(spec.overrides)
     searched = {key: True for search in searches.values() for key in search.space if key in replaced}
     if searched:

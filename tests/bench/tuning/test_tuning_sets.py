@@ -135,12 +135,18 @@ def test_the_command_line_searches_where_the_grid_says_so(tmp_path):
     )
     code, text = bench(*run, "--set", "mu=0.5")
     assert code == 0 and "0 finished, 16 to run mine@full+mu=0.5" in text
+    assert bench(*run, "--set", "mu=0.5", "--executor", "local") == (code, text), "no search is left, which needs Ray"
+    code, text = bench(*run, "--executor", "local")
+    assert code == 2 and "leave --executor local out, or fix what is searched by --set, or take --budget small" in text
     code, text = bench(*run, "--budget", "small")
     assert code == 0 and "0 finished, 16 to run mine@small" in text
     code, text = bench(*run, "--tuned", "test")
     assert code == 2 and "mine chooses hyper-parameters on validation data, as published: leave --tuned out" in text
-    code, text = bench("describe", "--grid", str(path), "--results-dir", str(tmp_path / "results"))
+    describe = ("describe", "--grid", str(path), "--results-dir", str(tmp_path / "results"))
+    code, text = bench(*describe)
     assert code == 0 and "Not counted: the searches on validation data that come before" in text
+    code, text = bench(*describe, "--set", "mu=0.5")
+    assert code == 0 and "searches" not in text
 
 
 @pytest.mark.slow
