@@ -88,7 +88,8 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
         )
     cores = num_cores()
     if not 0 < cpus_per_trial < math.inf or (cpus_per_trial > cores and not address):
-        raise ValueError(f"--cpus-per-trial must be above 0 and at most {cores} here, but got {cpus_per_trial:g}.")
+        most = "" if address else f" and at most {cores} here"
+        raise ValueError(f"--cpus-per-trial must be above 0{most}, but got {cpus_per_trial:g}.")
     if gpus_per_trial == "auto":
         return (
             Resources(cpus_per_trial, 1.0, "cuda", auto=True) if address or _num_gpus() else Resources(cpus_per_trial)

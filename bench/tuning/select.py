@@ -353,9 +353,10 @@ def title_of(search: Search) -> str:
 def _trouble(search: Search, failed: int, ended: int) -> str:
     others = "each configuration that did not fail" if failed else "each configuration"
     how = f"{others} diverged with one of its seeds at least" if ended else "no configuration has ended"
+    more = "more by --samples, " * (search.wanted < search.size)
     again = f" {_configurations(failed)} failed; the same command tries {'it' if failed == 1 else 'them'} again."
     return (
-        f"{title_of(search)}: {how}, so none can be chosen; try more by --samples, another --space, or leave the method out."
+        f"{title_of(search)}: {how}, so none can be chosen; try {more}another --space, or leave the method out."
         f"{again * bool(failed)}"
     )
 

@@ -49,3 +49,9 @@ def test_only_cores_that_the_process_may_use_count(monkeypatch):
 def test_more_cores_than_there_are_are_refused(cpus):
     with pytest.raises(ValueError, match=f"--cpus-per-trial must be above 0 and at most .* but got {cpus}"):
         choose(cpus, "0")
+
+
+def test_the_cores_of_this_machine_bound_no_trial_of_a_cluster():
+    assert choose(10_000, "0", "head:6379").cpus == 10_000
+    with pytest.raises(ValueError, match=r"^--cpus-per-trial must be above 0, but got 0\.$"):
+        choose(0, "0", "head:6379")

@@ -147,6 +147,11 @@ def test_where_configurations_fail_the_others_are_chosen_from_and_a_place_withou
     )
 
 
+def test_more_samples_are_advised_only_where_a_space_has_more():
+    assert "try more by --samples, another --space" in select._trouble(make(searcher="random", samples=2), 0, 2)
+    assert "can be chosen; try another --space, or leave" in select._trouble(make(), 0, 4)
+
+
 def test_accuracies_on_another_copy_of_the_images_are_named_before_and_in_the_table(store):
     asked, said = request(), []
     trained(asked, store)
