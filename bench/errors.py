@@ -159,10 +159,10 @@ def _plain(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 
-def require_known(kind: str, names: Iterable[object], known: Iterable[str]) -> None:
-    """Raises ValueError with the sentence of `unknown` for each name that is not known."""
+def require_known(kind: str, names: Iterable[object], known: Iterable[object]) -> None:
+    """Raises ValueError with the sentence of `unknown` for each name that is not known; names are any values of YAML."""
     known = list(known)
-    mistakes = [unknown(kind, name, known) for name in names if name not in known]
+    mistakes = [unknown(kind, name, map(str, known)) for name in names if name not in known]
     if mistakes:
         raise ValueError(" ".join(mistakes))
 

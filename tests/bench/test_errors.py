@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.errors import in_short, suggestion, unknown
+from bench.errors import in_short, require_known, suggestion, unknown
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,13 @@ def test_nothing_is_suggested_where_no_name_is_near():
 def test_in_short_an_error_names_nothing_that_is_known():
     both = f"{unknown('metric', 'foo', ['mb_to_0.8', 'accuracy'])}\n{unknown('seed', 'one', ['1'])} Name another."
     assert in_short(ValueError(both)) == "Unknown metric 'foo'. Unknown seed 'one'. Name another."
+
+
+def test_names_may_be_numbers_and_methods_with_options():
+    known = [5, 10, {"name": "fedprox", "mu": 0.1}]
+    require_known("column", [10, {"mu": 0.1, "name": "fedprox"}], known)
+    with pytest.raises(ValueError, match=r"^Unknown column '7'\. Known: 5, 10, \{'name': 'fedprox', 'mu': 0.1\}\.$"):
+        require_known("column", [7], known)
 
 
 def test_of_very_many_names_only_the_nearest_is_said():
