@@ -102,10 +102,10 @@ def choose(cpus_per_trial: float, gpus_per_trial: str, address: str | None = Non
         raise ValueError(
             f"--gpus-per-trial must be auto, 0, a share of one GPU or a whole number of them, but got {gpus_per_trial}."
         )
-    if gpus and not address and gpus > _num_gpus():
+    if gpus and not address and gpus > (there := _num_gpus()):
         raise ValueError(
-            f"--gpus-per-trial {gpus:g} is too many: torch finds {_num_gpus()} GPUs on this machine; leave the option out to "
-            "train on the CPU."
+            f"--gpus-per-trial {gpus:g} is too many: torch finds {there} GPUs on this machine; "
+            f"{f'name at most {there}, or 0' if there else 'leave the option out'} to train on the CPU."
         )
     return Resources(cpus_per_trial, gpus, "cuda" if gpus else "cpu")
 

@@ -23,6 +23,9 @@ def test_gpus_that_are_not_there_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="torch finds 0 GPUs on this machine; leave the option out"):
         choose(1, "0.5")
     assert choose(1, "auto") == Resources(1, 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ValueError, match="torch finds 2 GPUs on this machine; name at most 2, or 0 to train"):
+        choose(1, "4")
 
 
 def test_gpus_of_a_cluster_are_not_looked_for_here(monkeypatch):
