@@ -173,24 +173,25 @@ def run_jobs(jobs: list[Job], workspace: Workspace, callback: RunCallback, track
     with _folder(store) as folder, contextlib.ExitStack() as at_end:
         if tracker:
             at_end.callback(tracker.finish)  # it may wait for a network, and be interrupted at that
+        submitter = _Submitter(recorder, folder, workspace)
         for stage in ([job for job in jobs if not job.base], [job for job in jobs if job.base]):
             with shared_bases([job.base for job in stage], store):
-                _Stage(stage, recorder, folder, workspace).run()
+                submitter.run(stage)
 
 
 @dataclass
-class _Stage:
-    """Jobs of which none waits for another one.
+class _Submitter:
+    """Submits jobs, and looks at them until they have ended. A GPU or machine that one of them has lost gets no later ones.
 
     Attributes:
-        waiting: jobs that are to be submitted.
         folder: for the files of jobs.
+        waiting: jobs that are to be submitted.
     """
 
-    waiting: list[Job]
     recorder: JobRecorder
     folder: Path
     workspace: Workspace
+    waiting: list[Job] = field(default_factory=list)
     _open: dict[str, _Submitted] = field(default_factory=dict)
     _leaving: list[_Submitted] = field(default_factory=list)  # ended, but their processes have not
     _deaths: Counter[str] = field(default_factory=Counter)
@@ -204,8 +205,9 @@ class _Stage:
         if self._on_slurm:
             self._executor = _executor(self.machines, self.folder)
 
-    def run(self) -> None:
-        """Returns when every job has ended with a record."""
+    def run(self, jobs: list[Job]) -> None:
+        """Returns when every one of these jobs, of which none waits for another one, has ended with a record."""
+        self.waiting = jobs
         try:
             while self.waiting or self._open or self._leaving:
                 self._leaving = [one for one in self._leaving if not one.handle.done()]

@@ -262,35 +262,35 @@ class Handle:
         return self.state != "PREEMPTED"
 
 
-def stage_of(tmp_path, monkeypatch, store, executor="slurm", at_once=0) -> submitted._Stage:
+def submitter_of(tmp_path, monkeypatch, store, executor="slurm", at_once=0) -> submitted._Submitter:
     monkeypatch.setattr(submitted, "_executor", lambda machines, folder: None)
     said: list[str] = []
     callback = SimpleNamespace(on_message=said.append, said=said, on_start=said.append, on_postponed=said.append)
     machines = submitted.Machines(Resources(), at_once, executor=executor, slurm={"time": 60})
-    return submitted._Stage([], JobRecorder(store, callback), tmp_path, Workspace(store, machines))
+    return submitted._Submitter(JobRecorder(store, callback), tmp_path, Workspace(store, machines))
 
 
 def test_a_suspended_job_goes_on_and_a_preempted_one_is_submitted_again_after_a_while(tmp_path, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(submitted.time, "monotonic", lambda: now[0])
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
+        submitter = submitter_of(tmp_path, monkeypatch, store)
         one = submitted._Submitted(SimpleNamespace(id="a"), Handle("SUSPENDED"), tmp_path / "a.json")
-        assert not stage._is_over(one)
+        assert not submitter._is_over(one)
         one.handle.state = "PREEMPTED"
-        assert not stage._is_over(one)
+        assert not submitter._is_over(one)
         now[0] += submitted._PREEMPTED_SECONDS / 2
         one.handle.state = "RUNNING"
         one.handle.done = lambda: False
-        assert not stage._is_over(one) and one.preempted_at is None
+        assert not submitter._is_over(one) and one.preempted_at is None
         one.handle.state = "PREEMPTED"
-        assert not stage._is_over(one)
+        assert not submitter._is_over(one)
         now[0] += submitted._PREEMPTED_SECONDS + 1
-        assert stage._is_over(one)
+        assert submitter._is_over(one)
         one.handle = Handle("FAILED")
-        assert stage._is_over(one)
+        assert submitter._is_over(one)
         one.handle = Handle("CONFIGURING")
-        assert not stage._is_over(one), "squeue says so while the machine of a job starts"
+        assert not submitter._is_over(one), "squeue says so while the machine of a job starts"
 
 
 def test_the_states_of_jobs_are_read_from_squeue():
@@ -307,21 +307,21 @@ def test_a_submission_that_slurm_refuses_is_tried_again_while_other_jobs_run(tmp
         raise ValueError("Slurm has refused the jobs: Socket timed out.")
 
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
-        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
-        monkeypatch.setattr(stage, "_handles", refuse)
+        submitter = submitter_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(submitter, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(submitter, "_handles", refuse)
         job = SimpleNamespace(id="b")
-        stage.waiting = [job]
+        submitter.waiting = [job]
         with pytest.raises(ValueError, match="refused"):
-            stage._submit()
-        stage.waiting, stage._open = [job], {"a": SimpleNamespace(slot=0)}
-        stage._submit()
-        stage._submit()
-        assert stage.waiting == [job] and len(stage.recorder.callback.said) == 1
-        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("PENDING")])
-        stage._refused_at -= submitted._REFUSED_SECONDS
-        stage._submit()
-        assert not stage.waiting and {*stage._open} == {"a", "b"}
+            submitter._submit()
+        submitter.waiting, submitter._open = [job], {"a": SimpleNamespace(slot=0)}
+        submitter._submit()
+        submitter._submit()
+        assert submitter.waiting == [job] and len(submitter.recorder.callback.said) == 1
+        monkeypatch.setattr(submitter, "_handles", lambda paths: [Handle("PENDING")])
+        submitter._refused_at -= submitted._REFUSED_SECONDS
+        submitter._submit()
+        assert not submitter.waiting and {*submitter._open} == {"a", "b"}
 
 
 def test_what_slurm_has_refused_waits_without_keeping_a_core_busy(tmp_path, monkeypatch):
@@ -337,15 +337,15 @@ def test_what_slurm_has_refused_waits_without_keeping_a_core_busy(tmp_path, monk
 
     monkeypatch.setattr(submitted, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
-        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
-        monkeypatch.setattr(stage, "_handles", refuse)
-        stage.waiting, stage._open = [SimpleNamespace(id="b")], {"a": SimpleNamespace(slot=0)}
-        monkeypatch.setattr(stage, "_look_at", lambda one: stage._open.clear())
-        submit, rounds = stage._submit, iter(range(100))
-        monkeypatch.setattr(stage, "_submit", lambda: (next(rounds), submit()))
+        submitter = submitter_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(submitter, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(submitter, "_handles", refuse)
+        submitter._open = {"a": SimpleNamespace(slot=0)}
+        monkeypatch.setattr(submitter, "_look_at", lambda one: submitter._open.clear())
+        submit, rounds = submitter._submit, iter(range(100))
+        monkeypatch.setattr(submitter, "_submit", lambda: (next(rounds), submit()))
         with pytest.raises(ValueError, match="refused"):
-            stage.run()
+            submitter.run([SimpleNamespace(id="b")])
     assert looks == [1000, 1000 + submitted._REFUSED_SECONDS]
 
 
@@ -354,31 +354,31 @@ def test_jobs_of_several_arrays_are_no_more_at_once_than_the_command_says(at_onc
     """Three jobs are one array, of which Slurm runs two; what is left is not submitted before one of two places is free."""
     monkeypatch.setattr(submitted, "_LARGEST_ARRAY", 3)
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, at_once=at_once)
-        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
-        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("PENDING") for _ in paths])
-        stage.waiting = [SimpleNamespace(id=one) for one in "abcde"]
-        stage._submit()
-        stage._submit()
-        assert len(stage._open) == open_then
+        submitter = submitter_of(tmp_path, monkeypatch, store, at_once=at_once)
+        monkeypatch.setattr(submitter, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(submitter, "_handles", lambda paths: [Handle("PENDING") for _ in paths])
+        submitter.waiting = [SimpleNamespace(id=one) for one in "abcde"]
+        submitter._submit()
+        submitter._submit()
+        assert len(submitter._open) == open_then
         for one in ("a", "b"):
-            del stage._open[one]
-        stage._submit()
-        assert len(stage._open) == (at_once or 3)
+            del submitter._open[one]
+        submitter._submit()
+        assert len(submitter._open) == (at_once or 3)
 
 
 def test_the_place_of_a_run_that_has_ended_is_taken_as_long_as_its_process_is_there(tmp_path, monkeypatch):
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, "local", at_once=1)
-        monkeypatch.setattr(stage, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
-        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")])
-        stage.waiting = [SimpleNamespace(id="b")]
-        stage._leaving = [submitted._Submitted(SimpleNamespace(id="a"), Handle("RUNNING"), tmp_path / "a.json")]
-        stage._submit()
-        assert not stage._open and len(stage.waiting) == 1
-        stage._leaving = []
-        stage._submit()
-        assert [*stage._open] == ["b"] and not stage.waiting
+        submitter = submitter_of(tmp_path, monkeypatch, store, "local", at_once=1)
+        monkeypatch.setattr(submitter, "_write", lambda job, slot: tmp_path / f"{job.id}.json")
+        monkeypatch.setattr(submitter, "_handles", lambda paths: [Handle("RUNNING")])
+        submitter.waiting = [SimpleNamespace(id="b")]
+        submitter._leaving = [submitted._Submitted(SimpleNamespace(id="a"), Handle("RUNNING"), tmp_path / "a.json")]
+        submitter._submit()
+        assert not submitter._open and len(submitter.waiting) == 1
+        submitter._leaving = []
+        submitter._submit()
+        assert [*submitter._open] == ["b"] and not submitter.waiting
 
 
 def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
@@ -388,18 +388,18 @@ def test_preemptions_are_no_deaths_of_a_run(tmp_path, monkeypatch):
         one = submitted._Submitted(job, Handle("FAILED"), path, preempted_at=preempted_at)
         path.touch()
         job_file.reports_of(path).touch()
-        stage._open["a"] = one
-        stage._die(one)
-        assert stage.waiting.pop() is job and not stage._open
+        submitter._open["a"] = one
+        submitter._die(one)
+        assert submitter.waiting.pop() is job and not submitter._open
 
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
-        monkeypatch.setattr(stage, "_cancel", list)
+        submitter = submitter_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(submitter, "_cancel", list)
         for _ in range(submitted.RETRIES + 1):
             die(preempted_at=1000.0)
-        assert stage._deaths["a"] == 0
+        assert submitter._deaths["a"] == 0
         die(preempted_at=None)
-        assert stage._deaths["a"] == 1
+        assert submitter._deaths["a"] == 1
 
 
 @pytest.mark.parametrize("executor", ["local", "slurm"])
@@ -415,21 +415,23 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
         one = submitted._Submitted(job, Handle("RUNNING"), path, slot=number, host=f"node{number}")
         path.touch()
         job_file.reports_of(path).touch()
-        stage._open["a"] = one
-        stage._record(one, WorkerReport(machine_error=NO_GPU))
+        submitter._open["a"] = one
+        submitter._record(one, WorkerReport(machine_error=NO_GPU))
 
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, executor)
-        stage.machines = submitted.Machines(Resources(1, 1.0, "cuda"), executor=executor, slurm={"time": 60, **asked})
-        stage._executor = SimpleNamespace(update_parameters=lambda **options: asked.update(options))
-        monkeypatch.setattr(stage, "_cancel", list)
-        monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
+        submitter = submitter_of(tmp_path, monkeypatch, store, executor)
+        submitter.machines = submitted.Machines(
+            Resources(1, 1.0, "cuda"), executor=executor, slurm={"time": 60, **asked}
+        )
+        submitter._executor = SimpleNamespace(update_parameters=lambda **options: asked.update(options))
+        monkeypatch.setattr(submitter, "_cancel", list)
+        monkeypatch.setattr(submitter.recorder, "update", lambda *_: None)
         ended = []
-        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
+        monkeypatch.setattr(submitter.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
         for number in (0, 1, 0, 0):
             lose(number)
-        said = stage.recorder.callback.said
-        assert not ended and stage.waiting == [job] * 4 and said.count(job) == 4
+        said = submitter.recorder.callback.said
+        assert not ended and submitter.waiting == [job] * 4 and said.count(job) == 4
         lose(1)
         assert ended == [NO_GPU] * (executor == "slurm")
         texts = [text for text in said if text is not job]
@@ -439,26 +441,26 @@ def test_a_run_that_has_lost_its_gpu_is_submitted_again_elsewhere_and_not_withou
             return
         assert texts == [f"GPU {number} of this machine takes no more runs: {NO_GPU}." for number in (4, 5)]
         slots = []
-        monkeypatch.setattr(stage, "_write", lambda job, slot: slots.append(slot) or path)
-        monkeypatch.setattr(stage, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
-        stage._leaving = []
-        at_once = stage.machines
-        for stage.machines in (replace(at_once, max_concurrent=1), at_once):
-            stage.waiting, stage._open = [job], {}
-            stage._submit()
-            stage.waiting.append(job)
-            stage._submit()
-            assert len(stage._open) == 1 and len(stage.waiting) == (stage.machines.max_concurrent or 0)
+        monkeypatch.setattr(submitter, "_write", lambda job, slot: slots.append(slot) or path)
+        monkeypatch.setattr(submitter, "_handles", lambda paths: [Handle("RUNNING")] * len(paths))
+        submitter._leaving = []
+        at_once = submitter.machines
+        for submitter.machines in (replace(at_once, max_concurrent=1), at_once):
+            submitter.waiting, submitter._open = [job], {}
+            submitter._submit()
+            submitter.waiting.append(job)
+            submitter._submit()
+            assert len(submitter._open) == 1 and len(submitter.waiting) == (submitter.machines.max_concurrent or 0)
         assert slots == [2, 2, 3], "places on the GPUs that are left, also where one run at once would have the first"
         slots[:] = [2]
-        stage.waiting, stage._lost = [job], dict.fromkeys("4567", f"{NO_GPU} that works (devices are busy)")
-        stage._submit()
+        submitter.waiting, submitter._lost = [job], dict.fromkeys("4567", f"{NO_GPU} that works (devices are busy)")
+        submitter._submit()
         assert slots == [2], "what trains beside it goes on"
-        stage._open = {}
+        submitter._open = {}
         with pytest.raises(
             ValueError, match="cannot go on: .*busy.* A GPU in exclusive mode needs --gpus-per-trial 1. No"
         ):
-            stage._submit()
+            submitter._submit()
 
 
 @pytest.mark.slow
@@ -480,13 +482,29 @@ def test_what_a_machine_lacks_fails_a_run_of_slurm_and_ends_a_command_on_this_ma
     ended, why = [], "its code of this run is not that of the command."
     one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json", host="node7")
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, executor)
-        monkeypatch.setattr(stage.recorder, "update", lambda *_: None)
-        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
+        submitter = submitter_of(tmp_path, monkeypatch, store, executor)
+        monkeypatch.setattr(submitter.recorder, "update", lambda *_: None)
+        monkeypatch.setattr(submitter.recorder, "end", lambda job, result, machine: ended.append(result["reason"]))
         stops = pytest.raises(ValueError, match=f"This machine cannot go on: {why} Nothing is lost")
         with stops if executor == "local" else contextlib.nullcontext():
-            stage._record(one, WorkerReport(machine_error=why))
+            submitter._record(one, WorkerReport(machine_error=why))
     assert ended == [why] * (executor == "slurm")
+
+
+def test_what_is_lost_while_others_train_gets_none_of_the_jobs_that_start_from_them(tmp_path, monkeypatch):
+    seen = []
+
+    def run(submitter, jobs):
+        seen.append(([job.id for job in jobs], [*submitter._lost]))
+        submitter._lost["node7"] = NO_GPU
+
+    monkeypatch.setattr(submitted, "_executor", lambda machines, folder: None)
+    monkeypatch.setattr(submitted._Submitter, "run", run)
+    jobs = [SimpleNamespace(id="b", base=str(tmp_path / "a")), SimpleNamespace(id="a", base="")]
+    machines = submitted.Machines(Resources(), executor="slurm", slurm={"time": 60})
+    with Store(tmp_path / "results").locked() as store:
+        submitted.run_jobs(jobs, Workspace(store, machines), SimpleNamespace())
+    assert seen == [(["a"], []), (["b"], ["node7"])]
 
 
 def test_a_worker_that_has_no_room_for_its_report_is_no_run_that_has_died(tmp_path, monkeypatch):
@@ -496,23 +514,23 @@ def test_a_worker_that_has_no_room_for_its_report_is_no_run_that_has_died(tmp_pa
 
     one = submitted._Submitted(SimpleNamespace(id="a"), Handle("FAILED"), tmp_path / "a.json")
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, "local")
+        submitter = submitter_of(tmp_path, monkeypatch, store, "local")
         monkeypatch.setattr(Path, "write_bytes", full)
         said = f"Cannot use {store.folder}: No space left on device. Finished runs are kept; mend this, and the same command"
         with pytest.raises(StoreError, match=re.escape(said)), submitted._folder(store):
-            stage._die(one)
-    assert not stage._deaths and not (tmp_path / "probe").exists()
+            submitter._die(one)
+    assert not submitter._deaths and not (tmp_path / "probe").exists()
 
 
 def test_a_record_names_the_machine_only_where_that_is_wanted(tmp_path, monkeypatch):
     found = []
     one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json", host="node7")
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
-        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: found.append(result))
+        submitter = submitter_of(tmp_path, monkeypatch, store)
+        monkeypatch.setattr(submitter.recorder, "end", lambda job, result, machine: found.append(result))
         for wanted in (True, False):
-            stage.workspace = Workspace(store, stage.machines, ExecutionOptions(names_hosts=wanted))
-            stage._end(one, {"status": "done"})
+            submitter.workspace = Workspace(store, submitter.machines, ExecutionOptions(names_hosts=wanted))
+            submitter._end(one, {"status": "done"})
     assert found == [{"status": "done", "host": "node7"}, {"status": "done"}]
 
 
@@ -521,8 +539,8 @@ def test_every_attempt_has_files_of_its_own(tmp_path, monkeypatch):
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     job = Job("a" * 16, config, str(tmp_path / "a"), StateRetention())
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store)
-        first, second = stage._write(job, 0), stage._write(job, 0)
+        submitter = submitter_of(tmp_path, monkeypatch, store)
+        first, second = submitter._write(job, 0), submitter._write(job, 0)
     assert first != second and job_file.reports_of(first).exists() and job_file.reports_of(second).exists()
 
 
@@ -617,9 +635,9 @@ def test_processes_on_this_machine_are_spread_over_its_gpus(share, gpus, tmp_pat
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     with Store(tmp_path / "results").locked() as store:
         jobs = [Job(name * 16, config, str(tmp_path / name), StateRetention()) for name in "abcdef"]
-        stage = submitted._Stage(jobs, JobRecorder(store, None), tmp_path, Workspace(store, machines))
-        stage._submit()
-        stage._submit()
+        submitter = submitted._Submitter(JobRecorder(store, None), tmp_path, Workspace(store, machines), jobs)
+        submitter._submit()
+        submitter._submit()
     assert {path.stem[0]: json.loads(path.read_text())["gpus"] for path in tmp_path.glob("*.json")} == gpus
     assert submitted.machines("local", 1, "auto", 0, {}).resources == Resources(1, 1.0, "cuda")
 
@@ -628,12 +646,12 @@ def test_a_run_that_does_not_fit_into_its_share_of_a_gpu_says_what_to_ask_for(tm
     found = []
     one = submitted._Submitted(SimpleNamespace(id="a"), Handle("COMPLETED"), tmp_path / "a.json")
     with Store(tmp_path / "results").locked() as store:
-        stage = stage_of(tmp_path, monkeypatch, store, "local")
-        monkeypatch.setattr(stage.recorder, "update", lambda *given: None)
-        monkeypatch.setattr(stage.recorder, "end", lambda job, result, machine: found.append(result["reason"]))
+        submitter = submitter_of(tmp_path, monkeypatch, store, "local")
+        monkeypatch.setattr(submitter.recorder, "update", lambda *given: None)
+        monkeypatch.setattr(submitter.recorder, "end", lambda job, result, machine: found.append(result["reason"]))
         for gpus in (1.0, 0.25):
-            stage.machines = submitted.Machines(Resources(1, gpus, "cuda"), executor="local")
-            stage._record(one, WorkerReport(out_of_memory=True))
+            submitter.machines = submitted.Machines(Resources(1, gpus, "cuda"), executor="local")
+            submitter._record(one, WorkerReport(out_of_memory=True))
     assert found == [
         "out of memory, with a whole GPU for itself",
         "out of memory, with a share of a GPU (0.25 of it); ask for more by --gpus-per-trial",
