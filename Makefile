@@ -2,6 +2,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Modules are compiled once, also where the surroundings say that Python writes none of it: each of the many processes of the
+# tests would compile this project anew, and pytest the tests, which takes most of the time until the first one.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup quickstart queue board test test-all test-tools torture format docs clean
 
