@@ -13,7 +13,7 @@ import torch
 
 import algorithms
 from algorithms.shared import tree
-from bench.gpu_check import correctness, facts, main, pace
+from bench.gpu_check import correctness, facts, main, pace, session
 from bench.gpu_check import graphs as graph_section
 from bench.gpu_check.main import SECTIONS
 from bench.gpu_check.session import distance, numerics
@@ -28,8 +28,11 @@ SLOW = ("speed", "graphs", "captured")
 
 @pytest.fixture(autouse=True)
 def small(tmp_path, monkeypatch):
-    """Few methods, and a CIFAR-10 of 500 random images."""
+    """Few methods, and a workload of few images, of a CIFAR-10 of 500 random ones."""
+    dry = {"clients": 5, "train_examples": 100, "test_examples": 20, "batch_size": 16}
+    monkeypatch.setattr(session, "_DRY", dry)
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SKEWBENCH_DATA", raising=False)  # the whole of a real one would be decoded in each test
     few = lambda folder: write_random_cifar10(folder, batch_size=100)  # noqa: E731
     monkeypatch.setattr("bench.speed.workload.write_random_cifar10", few)
     monkeypatch.setattr(correctness, "METHODS", {"fedavg": {}, "scaffold": {}})
@@ -232,7 +235,10 @@ class Blocked:
     def exec_module(self, module):
         pass
 sys.meta_path.insert(0, Blocked())
+from bench.gpu_check import correctness
 from bench.gpu_check.main import main
+short = {"rounds": 2, "local_epochs": 1, "batch_size": 12}  # one step of small clients, two of large ones
+correctness._KINDS = {kind: own | short for kind, own in correctness._KINDS.items()}
 sys.exit(main(sys.argv[1:]))
 """
 
