@@ -19,7 +19,14 @@ from tests.support.kinds import others_slow
 from tests.support.toy import SMALL, toy
 from tests.support.trained import to_end, without_times
 
-DIGITS = {"dataset": "digits", "partition": "label-2", "clients": 10, "local_epochs": 1, "batch_size": 16}
+DIGITS = {
+    "dataset": "digits",
+    "partition": "label-2",
+    "clients": 10,
+    "train_examples": 400,
+    "local_epochs": 1,
+    "batch_size": 16,
+}
 OPTIONS = SMALL | {"encoder_rounds": 3, "classifier_rounds": 3}
 CPU = torch.device("cpu")
 
