@@ -32,6 +32,8 @@ def use(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) ->
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
+    # Python takes what it has compiled for a file that was changed within a second and is as long as before.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv(plugins.VARIABLE, str(folder))
     registry.forget()
     for kept in (imports._read, imports._hash, imports._definitions):
