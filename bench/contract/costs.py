@@ -55,7 +55,7 @@ def require_known_costs(case: Case, participation: float) -> str | None:
         return None
     return (
         f"it says that a run visits {visited:,} examples, and `gradient`, `descend` and `value_of` were seen to compute "
-        f"gradients of {in_rounds:,}; examples without a gradient, as those of class means, do not count as visited"
+        f"gradients of {in_rounds:,}; if the others have none, as those of class means, they are not to be counted"
     )
 
 

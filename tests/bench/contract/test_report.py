@@ -248,8 +248,8 @@ def test_examples_without_a_gradient_that_count_as_visited_are_told(lab):
     text = method_files.RUNNABLE + "\n    def visits(self, settings, num_examples):\n"
     assert found(lab(text + "        return 3 * num_examples\n"), what_a_run_costs_is_known_before) == (
         "ok: What a run costs is known before it is trained (participation 0.7); it says that a run visits 540 examples, and "
-        "`gradient`, `descend` and `value_of` were seen to compute gradients of 360; examples without a gradient, as those of "
-        "class means, do not count as visited."
+        "`gradient`, `descend` and `value_of` were seen to compute gradients of 360; if the others have none, as those of "
+        "class means, they are not to be counted."
     )
 
 
