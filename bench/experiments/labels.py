@@ -65,10 +65,10 @@ def name_of_config(config: Mapping[str, Any]) -> str:
 
 def names_of_configs(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """`name_of_config` of several runs by their ids; those of one name with the settings in which these differ:
-    "digits label-2 fedavg seed 0 lr_decay=0.9"."""
+    "digits label-2 fedavg seed 0 lr_decay=0.9". The config of a run that cannot be read is {}."""
     alike = defaultdict[str, dict[str, dict[str, Any]]](dict)
     for run, config in configs.items():
-        alike[name_of_config(config)][run] = spell_out(config)
+        alike[name_of_config(config)][run] = spell_out(config) if config else {}
     found = {}
     for name, runs in alike.items():
         keys = dict.fromkeys(key for config in runs.values() for key in config if key != "versions")

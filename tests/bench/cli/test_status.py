@@ -116,6 +116,17 @@ def test_running_trials_of_no_grid_are_told_apart_by_their_settings(tmp_path):
         assert f"{run_id(config)}  {name}: round 0 of " in text
 
 
+def test_a_running_trial_whose_config_cannot_be_read_is_shown(tmp_path):
+    store, (one, other) = Store(tmp_path), [cell.config for cell in SIX[:2]]
+    with store.locked():
+        for config in (one, other):
+            store.start(run_id(config), config.canonical())
+        (store.run_folder(run_id(one)) / "config.json").write_text("{")
+        text = status(tmp_path)
+    assert f"{run_id(one)}  " in text and ": round 0 of ?" in text
+    assert f"{run_id(other)}  {name_of_config(other.canonical())}: round 0 of " in text
+
+
 def test_one_grid_is_shown_alone_and_an_unknown_one_is_named(tmp_path):
     store = results(tmp_path, SIX[:2], {SIX[0].id: 0.5}, seconds=100.0)
     with store.locked():
