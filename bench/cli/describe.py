@@ -102,7 +102,7 @@ def describe(
         console.print(disk_table(disk, at_once))
         if heads := heads_in_words(cells, of, store):
             say(heads)
-        if of.is_searched(spec.budget) and not of.varied_options <= spec.overrides.keys():
+        if of.is_searched(spec.budget) and not of.is_fixed_by(spec.overrides):
             say("Not counted: the searches on validation data that come before, which run --dry-run names.")
         if configs:
             say(_waiting_in_words(configs, waiting))

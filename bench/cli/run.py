@@ -89,7 +89,7 @@ def run(
             tuning = search_options(tuned, searched, of.search_seeds, values)
             instead = "fix what is searched by --set, or take --budget small" if searched else "leave --tuned out"
         overrides = given.read_set(set_) | given.read_callbacks(callbacks)
-        is_fixed = tuning is not None and tuning.spaces == [SETS] and of.varied_options <= overrides.keys()
+        is_fixed = tuning is not None and tuning.spaces == [SETS] and of.is_fixed_by(overrides)
         if tuning and executor != "ray" and not is_fixed:
             raise ValueError(
                 f"Searches of hyper-parameters need Ray Tune: leave --executor {executor} out, or {instead}."

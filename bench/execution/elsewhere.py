@@ -34,10 +34,10 @@ def write(spec: ExperimentSpec, selection: Selection, store: Store, data_dir: Pa
         "its images; run the grid there, or make it a dataset of a lab (--plugins)."
         for name in dict.fromkeys(own)
     ]
-    if spec.grid.is_searched(spec.budget):
+    if spec.grid.is_searched(spec.budget) and not spec.grid.is_fixed_by(spec.overrides):
         mistakes.append(
-            f"describe --configs cannot write the runs of {spec.label}: searches choose their hyper-parameters first; use "
-            "--budget small."
+            f"describe --configs cannot write the runs of {spec.label}: searches choose their hyper-parameters first; fix "
+            "these by --set, or take --budget small."
         )
     if store.folder.exists() and not (store.folder / "runs").is_dir() and any(store.folder.iterdir()):
         mistakes.append(f"{store.folder} holds other things than results; name a new folder by --configs.")

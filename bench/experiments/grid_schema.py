@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
@@ -261,16 +261,15 @@ class GridSpec(Part):
         ]
         return self.model_copy(update={"tuning": sets})
 
-    @property
-    def varied_options(self) -> set[str]:
-        """Options of its tuning sets that have several values."""
-        return {key for one in self.tuning for key, values in one.options.items() if len(values) > 1}
-
     def is_searched(self, budget: str) -> bool:
         """Whether hyper-parameters are chosen on validation data at a budget: at those with all points of tuning sets."""
         here = self.budgets.get(budget)
         sets = (tuning for tuning in self.tuning if tuning.is_searched)
         return here is not None and here.tuning == "all" and any(_may_match(one, self.axes) for one in sets)
+
+    def is_fixed_by(self, overrides: Collection[str]) -> bool:
+        """Whether overriding these options leaves nothing to search: no other has several values in its tuning sets."""
+        return all(key in overrides for one in self.tuning for key, values in one.options.items() if len(values) > 1)
 
     def digest(self, budget: str) -> str:
         """Hash of what its cells at a budget have in common; a grid whose file was changed there is another grid."""

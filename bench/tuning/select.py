@@ -52,7 +52,7 @@ def searches_of(spec: ExperimentSpec, cells: Iterable[Cell]) -> dict[str, Search
         raise ConfigError(mistakes)
     fixed = with_one_length({**spec.grid.axes, **spec.overrides}) if tuning.compares else ()
     there = [cell for cell in cells if not cell.missing]
-    if SETS in tuning.spaces and not spec.grid.varied_options:
+    if SETS in tuning.spaces and spec.grid.is_fixed_by(()):
         raise ConfigError(
             [f"{spec.grid.name} has no tuning set with several points, so --space {SETS} has nothing to search."]
         )

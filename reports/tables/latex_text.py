@@ -27,8 +27,14 @@ _SPECIAL = {
     "∞": r"$\infty$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
-_CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"  # LaTeX has the others as Latin letters only
+_GREEK = dict(
+    zip(
+        "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ",  # LaTeX has the other capitals as Latin letters only
+        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
+        "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega".split(),
+        strict=True,
+    )
+)
 # Supported besides ASCII and accented letters; the rest of Latin-1 needs another font encoding.
 _SET_AS_IS = frozenset("–—‘’“”…•€™ıłŁœŒ¡¿©®°·×÷µ²³¹½¼¾æÆøØåÅßª")
 _OGONEK = "\u0328"  # needs another font encoding as well
@@ -58,14 +64,10 @@ def _power(text: str) -> str:
 def _escaped(character: str) -> str:
     if character in _SPECIAL:
         return _SPECIAL[character]
+    if character in _GREEK:
+        return f"$\\{_GREEK[character]}$"
     base, *accents = list(unicodedata.normalize("NFD", character))
     latin = character < "\u0180" and base.isascii() and _OGONEK not in accents
     if (latin and character.isprintable()) or character in _SET_AS_IS:
         return character
-    name = unicodedata.name(character, "").replace("LAMDA", "LAMBDA")
-    small, capital = (
-        name.removeprefix("GREEK SMALL LETTER ").lower(),
-        name.removeprefix("GREEK CAPITAL LETTER ").capitalize(),
-    )
-    greek = small if small in _GREEK.split() else capital if capital in _CAPITALS.split() else ""
-    return rf"$\{greek}$" if greek else f"[U+{ord(character):04X}]"
+    return f"[U+{ord(character):04X}]"

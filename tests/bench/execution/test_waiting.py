@@ -119,6 +119,8 @@ def test_what_another_machine_cannot_know_is_refused(tmp_path):
     printed = configs("ccvr_table2", tmp_path / "w", code=2)
     assert "searches choose their hyper-parameters first" in printed
     assert not (tmp_path / "w").exists()
+    printed = configs("ccvr_table2", tmp_path / "w", "--only", "dataset=cifar10", "--set", "mu=0.01")
+    assert "runs wait in" in printed, "nothing is left to search"
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,14 @@ def test_without_a_search_cells_have_the_named_point():
     assert not make_grid("mine", {**GRID, "axes": GRID["axes"] | {"algorithm": ["fedavg"]}}).is_searched("paper")
 
 
+def test_options_with_several_points_leave_nothing_to_search_once_all_are_overridden():
+    grid = make_grid(
+        "mine", {**GRID, "tuning": [*GRID["tuning"], {"when": {"wrapper": "clsnorm"}, "options": {"tau": [1, 2]}}]}
+    )
+    overrides = ({}, {"mu": 1}, {"tau": 1}, {"mu": 1, "tau": 1}, {"mu": 1, "tau": 1, "rounds": 2})
+    assert [grid.is_fixed_by(given) for given in overrides] == [False, False, False, True, True]
+
+
 def test_a_grid_that_says_where_points_are_chosen_is_the_one_that_it_was_otherwise():
     without, said = ({**GRID, "tuning": [{**SET, "chosen_on": split}]} for split in ("test", "validation"))
     left_out = {**GRID, "tuning": [{key: value for key, value in SET.items() if key != "chosen_on"}]}
