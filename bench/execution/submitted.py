@@ -130,7 +130,8 @@ def machines(
             "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
             f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
         )
-    gpus = any("gpu" in (str(value) if key == "gres" else key) and value != "0" for key, value in options.items())
+    asked = {value if key == "gres" else f"{key}:{value}" for key, value in options.items()}
+    gpus = any("gpu" in one and not one.endswith(":0") for one in map(str, asked))
     share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
     return Machines(share, max_concurrent, executor=executor, slurm=options)
 

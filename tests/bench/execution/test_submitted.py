@@ -607,7 +607,7 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
     def share(cpus=1, gpus="auto", **options):
         return submitted.machines("slurm", cpus, gpus, 0, {"time": "5", **options}).resources
 
-    assert share(2) == share(2, gpus_per_node="0") == Resources(2, 0.0, "cpu")
+    assert share(2) == share(2, gpus_per_node="0") == share(2, gres="gpu:0") == Resources(2, 0.0, "cpu")
     assert share(gpus_per_node="1").device == share(gres="gpu:a100:1").device == "cuda"
     assert share(gres="disk:1").device == "cpu"
     for wrong in ((1, "1"), (0.5, "auto")):
