@@ -165,6 +165,10 @@ def test_the_wheel_the_program_and_the_citation_name_one_version_and_one_licence
         for name in project["license-files"]:
             assert wheel.read(f"{inside}/licenses/{name}") == (ROOT / name).read_bytes()
     assert {metadata["Version"], citation["version"]} == {__version__}
+    assert (
+        f"title   = {{{citation['title']}}},\n  version = {{{__version__}}}"
+        in (ROOT / "docs" / "sharing.md").read_text()
+    )
     assert {metadata["License-Expression"], citation["license"], project["license"]} == {"Apache-2.0"}
     assert isinstance(citation["date-released"], datetime.date) and project["keywords"] == citation["keywords"]
     assert (

@@ -117,7 +117,7 @@ def machines(
     except ImportError as error:
         raise ValueError(
             f"--executor {executor} needs the package submitit, which is not installed ({error}); install it with: "
-            "uv pip install --python .venv/bin/python submitit"
+            ".venv/bin/uv pip install --python .venv/bin/python submitit"
         ) from error
     if not all(map(shutil.which, ("sbatch", "srun", "sacct", "squeue", "scancel"))):
         raise ValueError(

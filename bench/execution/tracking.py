@@ -27,7 +27,7 @@ def check(kind: str) -> None:
     except ImportError as error:
         raise ValueError(
             f"--track {kind} needs the package {kind}, which is not installed ({error}); install it with: "
-            f"uv pip install --python .venv/bin/python {kind}"
+            f".venv/bin/uv pip install --python .venv/bin/python {kind}"
         ) from error
 
 
