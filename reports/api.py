@@ -31,8 +31,8 @@ STANDALONE = "standalone"  # a complete LaTeX document
 
 
 class GridReport:
-    """What reports show of a grid of a store. Its file and the records of its runs are read once, when they are needed first,
-    for all tables and figures.
+    """What reports show of a grid of a store. Its file and the records of its runs are read when they are needed first, and
+    again by each `write`.
 
     Errors of all that reads:
         StoreError: if the store holds no such grid, or a file of it cannot be read.
@@ -195,7 +195,7 @@ class GridReport:
         expanded = self.expanded
         metric = expanded["report"]["metric"]
         name = self.label + (f"-{value}" if value not in (None, own_value(expanded)) else "")
-        paths, sentences = [], []
+        paths, sentences, has_failed = [], [], False
         for kind in dict.fromkeys(one["kind"] for one in described if one["kind"] not in REGISTRY):
             sentences.append(f"Not drawn in {name}: {unknown('kind of figure', kind, REGISTRY)}{plugins.hint()}")
         figures = [cast("Figure", figure_of(one)) for one in described if one["kind"] in REGISTRY]
@@ -210,6 +210,7 @@ class GridReport:
                 if not entry.lab or (isinstance(error, OSError) and not entry.has_raised(error)):  # no space is left
                     raise
                 sentences.append(f"Not drawn in {name}: {title}: {entry.failure(error)}")
+                has_failed = True
                 continue
             if not by_metric:
                 sentence = f"Nothing to draw yet for {title} of {name}: no run that is done has results for it"
@@ -217,7 +218,8 @@ class GridReport:
                     sentence += f"; python -m bench run --grid {expanded.get('source') or self.grid} measures it"
                 sentences.append(f"{sentence}.")
             sentences += [f"{title} of {name}: no run has round {number}." for number in self._absent_rounds(figure)]
-        written.note(paths, sentences)
+        if not has_failed:  # else the cause may be gone next time: a package that was missing, for example
+            written.note(paths, sentences)
         return paths, sentences
 
     def _absent_rounds(self, figure: "Figure") -> list[int]:

@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,8 +27,10 @@ from bench.results.store import Store
 from reports import api
 from reports.formats.markdown import escape, pipe_table
 from reports.tables.aggregate import cell_keys, current_cells, label
+from reports.tables.footnotes import without_paths
 from reports.tables.layout import span
 from reports.tables.names import Names
+from reports.tables.versions import title_of
 
 PAGE = "board.md"  # in the folder of a pool
 TOGETHER = "reports"  # likewise, the tables of grids that several directories hold
@@ -101,13 +103,15 @@ def render(
     lines: dict[str, list[_Line]] = {}
     links: dict[str, list[str]] = {}
     titles: dict[str, str] = {}
+    hidden: dict[str, Callable[[str], str]] = {}
     for store in stores:
         named = authors.read(store)
         for name in store.grids():
             grid = store.grid(name)
             if not grid:
                 continue
-            titles.setdefault(name, grid["title"])
+            hide = hidden.setdefault(name, without_paths(grid))
+            titles.setdefault(name, hide(title_of(grid)))
             links.setdefault(name, []).append(_link(store.folder.name, f"{store.folder.name}/reports/{name}.md"))
             lines.setdefault(name, []).extend(_lines(store, grid, named, current[store.folder]))
     parts = [_HEAD, *[_NOTHING_VERIFIED] * (not any(current.values()))]
@@ -118,7 +122,10 @@ def render(
         body = [[_plain(str(value)) for value in line] for line in lines[name]]
         parts.append(pipe_table(_HEADER, body) + "\n")
         if sentences := wrong.get(name):
-            parts += [_CONTRADICTIONS, "\n".join(f"- {_plain(sentence)}" for sentence in sentences) + "\n"]
+            parts += [
+                _CONTRADICTIONS,
+                "\n".join(f"- {_plain(hidden[name](sentence))}" for sentence in sentences) + "\n",
+            ]
     return "\n".join(parts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Group
@@ -169,9 +169,15 @@ def chosen(cells: Iterable[Cell]) -> int:
     places = set()
     for cell in cells:
         config = cell.config.canonical()
-        config["algorithm"] = {key: value for key, value in config["algorithm"].items() if key not in cell.choice}
-        places.add((cell.dataset, json.dumps({key: config[key] for key in config if key not in cell.choice})))
+        config["algorithm"] = _without(config["algorithm"], cell.choice)
+        places.add((cell.dataset, json.dumps(_without(config, cell.choice))))
     return len(places)
+
+
+def _without(settings: dict[str, Any], choice: Collection[str]) -> dict[str, Any]:
+    """Settings, or a method and those that it wraps, without what a tuning point chooses."""
+    rest = {key: value for key, value in settings.items() if key not in choice}
+    return rest | ({"base": _without(rest["base"], choice)} if isinstance(rest.get("base"), dict) else {})
 
 
 def finished(cells: Iterable[Cell], store: Store) -> dict[str, tuple[RunRecord, RunConfig]]:

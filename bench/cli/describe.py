@@ -1,5 +1,6 @@
 """`python -m bench describe`: what a grid costs, before it runs."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -66,7 +67,7 @@ def describe(
         tuning = None
         if samples is not None and not ruleset:
             raise ValueError("--samples is for --ruleset tuned here; leave it out, or name that ruleset.")
-        if configs and results_dir != given.RESULTS:
+        if configs and str(results_dir) not in (str(given.RESULTS), os.environ.get("SKEWBENCH_RESULTS")):
             raise ValueError(f"--configs {configs} is itself the results directory; leave --results-dir out.")
         if ruleset or studies is not None:
             tuning = by_ruleset(

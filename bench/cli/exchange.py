@@ -102,10 +102,11 @@ def import_(
         taken = verb if dry_run else f"{are} taken"
         say(f"{counted(len(found.failed), 'run')} that failed there {taken}, too; the next `run` repeats {them}.")
     for name in found.grids:
-        say(f"Grid {name}: cells merged.")
+        say(f"Grid {name}: cells {'would be ' * dry_run}merged.")
     for name in found.others:
+        are = "would be" if dry_run else "are"
         warn(
-            f"Grid {name} is another grid there, with other settings, axes or studies; its runs are taken, its cells are not."
+            f"Grid {name} is another grid there, with other settings, axes or studies; its runs {are} taken, its cells are not."
         )
     for name, difference in found.disagreeing.items():
         warn(f"{name} has other numbers there ({difference}, there and here); those that are here stay.")
@@ -135,7 +136,8 @@ def compare(
         names = [name for name in held[0] if name in held[1]]
         if not names:
             what = f"results of {grid}" if grid else "a grid"
-            some = "; ".join(f"{store.folder} holds {', '.join(store.grids()) or 'none'}" for store in stores)
+            sides = zip((one, other), stores, strict=True)
+            some = "; ".join(f"{side} holds {', '.join(store.grids()) or 'none'}" for side, store in sides)
             raise ValueError(f"A and B do not both hold {what}: {some}.")
         from reports.exports import results_diff as sides
 
@@ -152,6 +154,8 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
     """The `<grid>@<budget>` that is meant, and names what is damaged of it; raises ValueError if there is none, or more than
     one."""
     names = require_grids(store, *given.stored_name(grid, budget))
+    if len(names) > 1 and grid in names:
+        return grid  # "mine@paper" also means its later versions
     if len(names) > 1:
         versions = {name.partition("@")[0] for name in names}
         by = "--budget" if len(versions) == 1 else f"--grid {names[0]!r}"

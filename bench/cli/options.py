@@ -350,6 +350,8 @@ def read_search_seeds(text: str | None) -> tuple[int, ...] | None:
 def stored_name(grid: str | None, budget: str | None) -> tuple[str | None, str | None]:
     """A grid as it is called in the store, and its budget: `<grid>@<budget>` names both, a file its stem."""
     suffixes = (".yaml", ".yml")
+    if grid and budget and grid.endswith(f"@{budget}"):
+        budget = None  # said twice
     if grid and "@" in grid and budget is None and not grid.endswith(suffixes):
         file, _, behind = grid.rpartition("@")  # folders may have an @, too
         grid, budget = (file, behind) if file.endswith(suffixes) else grid.split("@", 1)

@@ -49,10 +49,12 @@ def verify(
         typer.Option(help="Only this grid: NAME, NAME@BUDGET, or its YAML file, against which its cells are compared."),
     ] = None,
     minutes: Annotated[
-        float,
-        typer.Option(help="A run that would take longer here, by its first rounds, is trained for these only."),
-    ] = 5.0,
-    rounds: Annotated[int, typer.Option(help="How many first rounds these are.")] = 3,
+        float | None,
+        typer.Option(
+            help="A run that would take longer here, by its first rounds, is trained for these only; 5 if left out."
+        ),
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many first rounds these are; 3 if left out.")] = None,
     whole: Annotated[
         bool, typer.Option("--whole", help="Train every run to its end, however long that takes.")
     ] = False,
@@ -85,7 +87,7 @@ def verify(
     from bench.results.store import stores_in
 
     with explained():
-        _check(sample, all_, run, seed, rounds, minutes, tolerance, write, author)
+        _check(sample, all_, run, seed, rounds, minutes, whole, tolerance, write, author)
         _find(dataset or [])
         with _opened(results) as first:
             stores = stores_in(first.folder)
@@ -105,7 +107,7 @@ def verify(
             audits = _audit(stores, grids, file, data_dir)
             number = None if all_ or run else 20 if sample is None else sample
             drawn, by = _draw(_named(runs, run, results, grid), number, seed, results)
-            limits = WHOLE if whole else Limits(minutes, rounds)
+            limits = WHOLE if whole else Limits(Limits.minutes if minutes is None else minutes, rounds or Limits.rounds)
             verified = _verify(stores, drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
             _say_facts(drawn)
             for store in stores:  # what was read after the runs were drawn
@@ -182,17 +184,20 @@ def _check(
     all_: bool,
     named: Sequence[str] | None,
     seed: int | None,
-    rounds: int,
-    minutes: float,
+    rounds: int | None,
+    minutes: float | None,
+    whole: bool,
     tolerance: float,
     write: Path | None,
     author: str | None,
 ) -> None:
     """Raises ValueError if options do not go together, or one is out of its range."""
-    if all_ and sample is not None:
-        raise ValueError("Set either --sample or --all, but not both.")
+    if all_ and (sample is not None or seed is not None):
+        raise ValueError("--all takes all runs; leave out --sample and --seed.")
     if named and (all_ or sample is not None or seed is not None):
         raise ValueError("--run names the runs; leave out --sample, --all and --seed.")
+    if whole and (minutes is not None or rounds is not None):
+        raise ValueError("--whole trains every run to its end; leave out --minutes and --rounds.")
     for name, value, least in (("--sample", sample, 1), ("--rounds", rounds, 1), ("--minutes", minutes, 0)):
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, but got {value:g}.")

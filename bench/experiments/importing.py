@@ -82,13 +82,17 @@ def _merge(there: Store, here: Store, dry_run: bool) -> Merged:
     here.validate_all()
     own = {run_id: record for run_id, record in here.records().items() if record["status"] in FINISHED}
     merged = Merged(unfinished=there.unfinished())
-    _merge_runs(there, here, own, merged, dry_run)
+    _compare_runs(there, here, own, merged)
+    if not dry_run:
+        taken = [*merged.taken, *merged.failed]
+        # Before the runs, which are taken only once.
+        authors.add(here, {run: name for run in taken if (name := named.of(run))})
+        _copy_runs(there, here, taken)
     for name in there.grids():
         if theirs := there.grid(name):
             _merge_grid(name, theirs, here, {*own, *merged.taken}, merged, dry_run)
     if not dry_run:
         _take_partitions(there, here)
-        authors.add(here, {run: name for run in (*merged.taken, *merged.failed) if (name := named.of(run))})
     for name in there.searches():  # what they have proposed; the runs say what that has reached
         search = there.search(name)
         if search and not here.search(name) and not dry_run:
@@ -105,8 +109,8 @@ def _take_partitions(there: Store, here: Store) -> None:
             there.damaged[path] = str(error).removeprefix(str(path)).strip(" .")
 
 
-def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged, dry_run: bool) -> None:
-    """Takes the runs that are finished there only, or failed there, and compares those that are finished on both sides (own:
+def _compare_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged: Merged) -> None:
+    """Finds the runs that are finished there only, or failed there, and compares those that are finished on both sides (own:
     here)."""
     for run_id, record in there.records().items():
         if record["status"] == "failed":
@@ -120,9 +124,9 @@ def _merge_runs(there: Store, here: Store, own: Mapping[str, RunRecord], merged:
                 merged.disagreeing[run_id] = difference
         elif _can_be_copied(there, run_id):
             merged.taken.append(run_id)
-    if dry_run:
-        return
-    taken = [*merged.taken, *merged.failed]
+
+
+def _copy_runs(there: Store, here: Store, taken: list[str]) -> None:
     hashes = {digest for record in filter(None, map(there.record, taken)) for _, digest in code_of(record)}
     for digest in sorted(hashes):  # before the runs, which are copied only once
         if definitions := there.code(digest):

@@ -96,6 +96,11 @@ class Shown(Part):
         """
         raise NotImplementedError
 
+    def fault_of(self, result: dict[str, Any]) -> str:
+        """In what the parts of a result of this `shape` do not agree, such as "it has 3 points and 2 labels"; "" for nothing. A
+        result with a fault is taken for damaged."""
+        return ""
+
     def results(
         self, store: Store, run_id: str, rounds: int, record: RunRecord | None = None
     ) -> dict[Probe, dict[str, Any]]:
@@ -114,7 +119,7 @@ class Shown(Part):
         stored = store.probe(run_id, probe.name)
         if not stored or stored["version"] != self.version:
             return None
-        if wrong := mismatch(stored["result"], self.shape, "result"):
+        if wrong := mismatch(stored["result"], self.shape, "result") or self.fault_of(stored["result"]):
             path = store.run_folder(run_id) / f"probe-{probe.name}.json"
             store.damaged[path] = f"does not hold what it should: {wrong}"
             return None

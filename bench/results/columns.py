@@ -37,7 +37,7 @@ def described(config: Config) -> dict[str, Any]:
 
 
 def measured(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round: its own, then its metrics by their names, without those that are not finite."""
+    """The numbers of a round: its own, then its metrics by their names, without those of which there is none."""
     flat = {**row, **row.get("metrics", {})}
     return {name: value for name, value in flat.items() if isinstance(value, int | float)}
 

@@ -1,8 +1,8 @@
 """JSON files that may be damaged: read without following links, and sealed with a digest of their content.
 
-A results directory may come from anybody, and a file in it may be cut off. Every file that this program writes is sealed: its
-first key holds a SHA-256 digest of the rest; files in `code` are named after theirs. Files that earlier versions wrote have no
-seal.
+A results directory may come from anybody, and a file in it may be cut off. Records, grids, searches and probes are sealed:
+their first key holds a SHA-256 digest of the rest. Files in `code` are named after theirs. Files of
+earlier versions have no seal.
 """
 
 import errno

@@ -157,7 +157,7 @@ METRICS = _Metrics(
     ),
     minutes=Metric(
         "training and evaluation of a whole run, on the machine that ran it and beside what else ran there; where a method "
-        "takes over the finished run of its base, those of both; not ranked, because machines and their load differ",
+        "starts from the finished run of its base, those of both; not ranked, because machines and their load differ",
         "minutes",
         less_is_better=True,
         cost="minutes",
@@ -165,7 +165,7 @@ METRICS = _Metrics(
     ),
     core_minutes=Metric(
         "process time of training and evaluation in a whole run, all cores together, without what else ran on the machine; "
-        "where a method takes over the finished run of its base, that of both; not ranked, because cores differ",
+        "where a method starts from the finished run of its base, that of both; not ranked, because cores differ",
         "core-minutes",
         less_is_better=True,
         cost="core_minutes",

@@ -58,6 +58,12 @@ def check_grid(path: Path, written: bytes) -> StoredGrid:
         )
     if not grid["cells"]:
         raise Damaged(path, "has no cells")
+    studies = grid["ruleset"]["studies"] if "ruleset" in grid else []
+    known = [seed for study in studies for seed in study]
+    if not all(studies) or len(known) > len({*known}):
+        raise Damaged(path, "does not hold what it should: a study has no seed, or one of another study")
+    if studies and not {*known} & {cell["seed"] for cell in grid["cells"]}:
+        raise Damaged(path, "does not hold what it should: no cell has a seed of its studies")
     shown = ("partition", "model", "clients", "participation", "seed")
     if grid["report"]["columns"] in grid["report"]["rows"]:
         raise Damaged(path, "does not hold what it should: its columns are one of its rows")
@@ -104,6 +110,10 @@ def check_probe(path: Path, written: bytes) -> StoredProbe:
     probe, _ = unseal(path, written)
     result = _LABEL_COUNTS if path.name == "probe-label-counts.json" else dict
     _require_shape(path, probe, {"version": is_integer, "result": result})
+    if result is _LABEL_COUNTS and any(
+        len(counts) != len(probe["result"]["classes"]) for counts in probe["result"]["label_counts"]
+    ):
+        raise Damaged(path, "does not hold what it should: a client does not have a count of each class")
     if not is_plain_mapping(probe["result"]):
         raise Damaged(path, "does not hold what it should: its result cannot be shown")
     return cast(StoredProbe, probe)

@@ -9,7 +9,7 @@ from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
 from bench.results.records import FINISHED, StoredGrid
 from bench.results.store import Store
-from reports.formats.markdown import pipe_table
+from reports.formats.markdown import escape, pipe_table
 from reports.tables.aggregate import (
     BETWEEN_CHOICES,
     BETWEEN_RUNS,
@@ -81,11 +81,11 @@ def render(comparison: Comparison) -> str:
     for metric, table in comparison.tables.items():
         if len(comparison.tables) > 1:
             parts.append(f"## {metric}")
-        body = [[str(value).replace("|", "\\|") for value in line] for line in table.itertuples(index=False)]
-        parts.append(pipe_table(list(table.columns), body))
+        body = [[escape(str(value)) for value in line] for line in table.itertuples(index=False)]
+        parts.append(pipe_table([*map(escape, table.columns)], body))
     if not comparison.tables:
         parts.append("No run of it is done in A or B.")
-    parts.append("\n".join(f"- {note}" for note in _notes(comparison)))
+    parts.append("\n".join(f"- {escape(note)}" for note in _notes(comparison)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.experiments.labels import pairs
 from bench.results.json_schema import is_number
+from bench.results.omitted_defaults import spell_out
 from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
@@ -145,5 +146,6 @@ def _setting(cell: StoredCell) -> list:
 
 def _options(cell: StoredCell) -> dict[str, Any]:
     """On what coalitions depend, beside the data and the seed."""
-    method = {key: value for key, value in cell["config"]["algorithm"].items() if key not in ("name", "base")}
-    return {"clients": cell["config"]["clients"], **method}
+    config = spell_out(cell["config"])
+    method = {key: value for key, value in config["algorithm"].items() if key not in ("name", "base")}
+    return {"clients": config["clients"], **method}

@@ -45,6 +45,18 @@ class Embedding(Figure):
     def probes(self, rounds: int) -> list[Probe]:
         return [Probe(self.kind, option=self.points)]
 
+    def fault_of(self, result: dict[str, Any]) -> str:
+        known = range(len(result["classes"]))
+        faults = (
+            f"{view} is not a known class for each point"
+            for view in _VIEWS
+            if len(result[view]) != len(result["points"]) or not all(label in known for label in result[view])
+        )
+        of_points = (
+            "" if all(len(point) == 2 for point in result["points"]) else "a point does not have two coordinates"
+        )
+        return of_points or next(faults, "")
+
     def state_of(self, probe: Probe, config: "RunConfig") -> str | None:
         """Only a method that starts from the end of another run has predictions before and after it."""
         import algorithms

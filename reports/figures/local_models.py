@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from bench.results.json_schema import is_integer, is_number, mismatch
 from bench.results.records import RoundRow, StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
@@ -10,6 +11,8 @@ from reports.figures.series import SeriesFigure
 from reports.tables.layout import Table
 from reports.tables.records import Records
 from reports.tables.report import Report
+
+_TRACED = {"clients": [is_integer], "accuracies": [[is_number]]}
 
 
 @registered_figure("local-models")
@@ -46,6 +49,8 @@ class LocalModels(SeriesFigure):
 def _traced_accuracies(rows: list[RoundRow]) -> Iterator[tuple[int, int, list[float]]]:
     """Round, client and accuracies [local epochs + 1] of the rounds of a run with `trace_local_models`."""
     for row in rows:
-        traced = row.get("local_models", {"clients": (), "accuracies": ()})
-        for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=True):
+        traced = row.get("local_models", {})
+        if mismatch(traced, _TRACED):  # a callback of a lab may trace something else
+            continue
+        for client, accuracies in zip(traced["clients"], traced["accuracies"], strict=False):
             yield row["round"], client, accuracies

@@ -40,6 +40,13 @@ class WeightNorms(Figure):
     def probes(self, rounds: int) -> list[Probe]:
         return [Probe(self.kind, number) for number in rounds_of(self.rounds, rounds)]
 
+    def fault_of(self, result: dict[str, Any]) -> str:
+        tables = {name: [*map(len, result[name])] for name in ("norms", "label_counts")}
+        wrong = (
+            name for name, widths in tables.items() if len(widths) != len(result["clients"]) or len({*widths}) != 1
+        )
+        return next((f"{name} does not have a row of equal length for each client" for name in wrong), "")
+
     def measure(self, run: "FinishedRun", probe: Probe) -> dict[str, Any]:
         from bench.measurements import features
 

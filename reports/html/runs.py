@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.results.metrics import METRICS
+from bench.results.omitted_defaults import spell_out
 from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, choice_of, derived_scores, labels, short
 from reports.tables.footnotes import without_paths
@@ -74,7 +75,7 @@ def collect(grid: StoredGrid, records: Records) -> RunDetails:
     """The runs of a grid, with the names of image folders and without their paths; arguments as in
     `reports.html.page.render`."""
     hide = without_paths(grid)
-    configs = {cell["run"]: _named(cell["config"], hide) for cell in grid["cells"] if cell["run"]}
+    configs = {cell["run"]: _named(spell_out(cell["config"]), hide) for cell in grid["cells"] if cell["run"]}
     ended = {run: _named(_short(_without(records[run], _LEFT_OUT)), hide) for run in configs if run in records}
     seeds = {cell["run"]: cell["seed"] for cell in grid["cells"]}
     shared = {"config": _common(configs), "record": _common(ended)}

@@ -12,7 +12,7 @@ from bench.published.lookup import PAPERS
 from bench.published.tolerances import rule
 from bench.registry import Registry
 from bench.results.ids import is_metric_name
-from bench.results.metrics import METHOD, METRICS
+from bench.results.metrics import ACCURACIES, METHOD, METRICS
 from bench.results.records import StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
@@ -228,7 +228,8 @@ def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names
         return
     summaries = [(cell, record["summary"]) for _, cell, record in ended_runs(grid, records)]
     axis = grid["report"]["columns"]
-    columns = [label(cell, axis) for cell, found in summaries if found.get("last10") and found.get("last10_std") == {}]
+    varying = [(cell, ACCURACIES.keys() & found["last10_std"]) for cell, found in summaries if found.get("last10")]
+    columns = [label(cell, axis) for cell, accuracies in varying if not accuracies]
     if once := [names.value(axis, column).plain for column in columns]:
         yield f"{listed(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 

@@ -46,7 +46,7 @@ def escape(text: str) -> str:
     Powers of numbers, "10^6", are formulas."""
     parts = re.split(r"(?<![\w^])(\d+\^-?\d+)(?![\w^])", " ".join(text.split()))  # powers at odd places
     text = "".join(_power(part) if place % 2 else "".join(map(_escaped, part)) for place, part in enumerate(parts))
-    return text.replace("--", "-{}-")  # otherwise LaTeX prints a dash
+    return re.sub("-(?=-)", "-{}", text)  # otherwise LaTeX prints a dash
 
 
 def formula(symbol: str) -> str:

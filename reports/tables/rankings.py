@@ -217,7 +217,7 @@ def footnotes(
         lost = "study that was missed" if studies_of(grid) else "run that has diverged or failed"
         yield (
             f"Mean ranks (1 is the best) are over the {rows} in which all these {what} have ended, of scores as printed: "
-            f"those alike share their mean rank, and a {lost} is behind all others. {brackets} Rows stand in the order of the "
+            f"equal ones share their mean rank, and a {lost} is behind all others. {brackets} Rows stand in the order of the "
             "first ranks."
         )
         if (found["measure"] == "iqm").any():
@@ -231,7 +231,7 @@ def footnotes(
         mean = "median" if studies_of(grid) else "mean"
         yield (
             f"Mean ranks (1 is the best) and wins (over: percent of {rows} in which the {mean} is {better} the other's) are "
-            f"over the {rows} in which all these {what} are complete{lost}, of {mean}s as printed: those alike share their "
+            f"over the {rows} in which all these {what} are complete{lost}, of {mean}s as printed: equal ones share their "
             f"mean rank, and half a win each. In brackets: {LEVEL:.0%} percentile intervals of {RESAMPLES:,} bootstrap samples "
             f"of the {rows}, which take {rows} as independent{narrow}."
         )

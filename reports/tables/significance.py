@@ -80,7 +80,8 @@ def compare_with_best(
     Returns:
         best: of `mark_best`. p_value: in [0, 1]; NaN for the best mean itself, with fewer than two common seeds, and where
         seeds of either cell have not reached the target, since those that have are a selection.
-        pairs: number of common seeds. not_significant: p_value above LEVEL; and not best, where that is compared with.
+        pairs: number of common seeds; NA for cells that are not tested for another reason. not_significant: p_value above
+            LEVEL; and not best, where that is compared with.
     """
     if not METRICS[metric].ranked:
         return cells.assign(best=False, p_value=np.nan, pairs=0, not_significant=False)
@@ -106,7 +107,7 @@ def compare_with_best(
     return cells.assign(
         best=bold,
         p_value=p_values.reindex(cells.index),
-        pairs=pairs.reindex(cells.index, fill_value=0),
+        pairs=pairs.astype("Int64").where(tested).reindex(cells.index),
         not_significant=(p_values.reindex(cells.index) > LEVEL) & (~bold | (against is not None)),
     )
 
@@ -128,7 +129,7 @@ def footnotes(cells: pd.DataFrame, contest: str, against: str) -> Iterator[str]:
         return
     pairs = cells.loc[cells["p_value"].notna(), "pairs"]
     if pairs.empty:
-        if against and not cells["pairs"].any():
+        if against and not (cells["pairs"] > 0).any():
             yield f"No cell has finished {runs} in common with {against}: none is tested."
             return
         of = against or f"the best of their {contest}"
@@ -139,7 +140,7 @@ def footnotes(cells: pd.DataFrame, contest: str, against: str) -> Iterator[str]:
     weak = f" With {seeds} {runs} the test often finds nothing. Italics do not mean equal." if few else ""
     alone = (
         f" Cells with fewer than 2 {runs} in common with {against or 'the best'} are not tested."
-        if 1 in cells["pairs"].values
+        if (cells["pairs"] < 2).any()
         else ""
     )
     chosen = (

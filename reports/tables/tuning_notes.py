@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from bench.experiments.labels import competitor
+from bench.results.omitted_defaults import spell_out
 from bench.results.records import ChosenParams, StoredCell, StoredGrid
 from reports.tables.aggregate import (
     BETWEEN_CHOICES,
@@ -300,7 +301,7 @@ def _title(cell: StoredCell, names: Names) -> str:
 
 def _method(cell: StoredCell, option: str) -> str:
     """The method to which an option of a cell belongs: the cell's method or one that it wraps."""
-    method = outer = cell["config"]["algorithm"]
+    method = outer = spell_out(cell["config"])["algorithm"]
     while option not in method and isinstance(method.get("base"), dict):
         method = method["base"]
     return (method if option in method else outer)["name"]

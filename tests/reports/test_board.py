@@ -80,6 +80,18 @@ def test_the_name_of_a_directory_is_text_and_ends_no_link(tmp_path):
     assert f"[a&gt;)&lt;img src=x&gt;](<a%3E)%3Cimg src=x%3E/reports/{LABEL}.md>)" in text and "<img" not in text
 
 
+def test_titles_are_those_of_tables_without_paths_and_a_grid_without_one_has_its_name(tmp_path):
+    store = Store(pool(tmp_path) / "ours")
+    grid = store.grid(LABEL)
+    assert f"{grid['title']}. Tables: " in written(tmp_path)[2]
+    cells_of = [cell | {"dataset": "imagefolder:/home/ada/secret/cats"} for cell in grid["cells"]]
+    for side, title in (("ours", "FedAvg on imagefolder:/home/ada/secret/cats"), ("theirs", "")):
+        other = {"grid": side, "title": title, "cells": cells_of}
+        Store(tmp_path / side).write_grid(f"{side}@paper", grid | other)
+    page = written(tmp_path)[2]
+    assert "secret" not in page and "FedAvg on cats. Tables: " in page and "## theirs@paper theirs. Tables: " in page
+
+
 def test_one_results_directory_is_no_pool(tmp_path):
     results(tmp_path / "ours", AVG, {})
     code, text = call_bench("board", tmp_path / "ours")

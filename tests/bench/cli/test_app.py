@@ -884,6 +884,14 @@ def test_a_training_that_several_methods_share_is_counted_in_one_row(tmp_path):
     assert len(rows) == 2 and sum(row["trainings"] for row in rows) == total["trainings"] == 1
 
 
+def test_points_of_a_tuning_set_are_one_trial_that_is_chosen_also_of_a_method_within(tmp_path):
+    flat = {"dataset": "digits", "partition": "label-2"}
+    configs = {mu: resolve(flat | {"algorithm": "ccvr", "base": {"name": "fedprox", "mu": mu}}) for mu in (0.1, 1.0)}
+    cells = [Cell("digits", {"mu": mu}, config, run_id(config)) for mu, config in configs.items()]
+    *_, total = costs(cells, Store(tmp_path))
+    assert (total["trials"], total["chosen"]) == (2, 1)
+
+
 def test_examples_that_a_method_may_not_need_are_a_bound(tmp_path):
     """ALA of FedALA stops when its losses are steady."""
     configs = [

@@ -95,6 +95,7 @@ def test_import_takes_what_is_missing_and_names_what_disagrees(both, bench, tmp_
     assert code == 1 and "1 run taken, 2 were here already and stay" in text
     assert f"{RUNS[1].id} has other numbers there (accuracy of round 1: " in text
     assert len(Store(tmp_path / "a").records()) == 3
+    assert f"Grid {LABEL}: cells would be merged." in bench("import {b} --results-dir {tmp}/c --dry-run")[1]
     code, text = bench("import {b} --results-dir {tmp}/c")
     assert code == 0 and "3 runs taken, 0 were here already" in text and f"Grid {LABEL}: cells merged." in text
 
@@ -148,7 +149,7 @@ def test_a_bundle_of_runs_of_earlier_code_says_what_has_changed_since(bench, tmp
     assert code == 0 and said in re.sub(r"\s+", " ", text) and "a.zip (2 runs" in text
 
 
-def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench):
+def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench, tmp_path):
     code, text = bench("compare {a} {b}")
     assert code == 1 and "1 of 2 differ" in text and "+5.0±5.0" in text
     bench("import {b} --results-dir {tmp}/c")
@@ -157,6 +158,9 @@ def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, benc
     bench("export --bundle {tmp}/c.zip --author Ann --results-dir {b}")
     code, text = bench("compare {tmp}/c.zip {tmp}/c")
     assert code == 0 and "3 runs are in both, with identical numbers." in text and "c.zip" in text
+    (tmp_path / "empty" / "runs").mkdir(parents=True)
+    code, text = bench("compare {tmp}/c.zip {tmp}/empty")
+    assert code == 2 and f"{tmp_path}/c.zip holds {LABEL}; {tmp_path}/empty holds none." in text
 
 
 def test_compare_names_a_grid_that_one_side_lacks_and_does_not_count_it(both, bench, tmp_path):
@@ -208,6 +212,15 @@ def test_of_several_budgets_one_must_be_chosen(both, bench, tmp_path):
     assert code == 0 and (tmp_path / "x.csv").exists()
 
 
+def test_of_several_versions_each_can_be_chosen(both, bench, tmp_path):
+    store = Store(tmp_path / "a")
+    store.write_grid("quickstart v2@paper", store.grid(LABEL) | {"grid": "quickstart v2"})
+    code, text = bench("export --grid quickstart --budget paper --to {tmp}/x.csv --results-dir {a}")
+    assert code == 2 and "choose one with --grid 'quickstart" in text
+    code, text = bench("export --grid quickstart@paper --to {tmp}/x.csv --results-dir {a}")
+    assert code == 0 and set(pd.read_csv(tmp_path / "x.csv")["grid"]) == {"quickstart"}
+
+
 @pytest.mark.slow
 def test_stored_results_are_read_without_torch_and_ray(both, tmp_path):
     a, b, table = (str(tmp_path / name) for name in ("a", "b", "rounds.csv"))
@@ -227,3 +240,4 @@ def test_a_stored_grid_is_named_by_either_suffix_of_its_file():
     assert stored_name("a@b/mine.yaml", None) == ("mine", None)
     assert stored_name("a@b/mine.yaml@small", None) == stored_name("mine@small", None) == ("mine", "small")
     assert stored_name("mine@half@a", None) == ("mine", "half@a"), "as it is stored"
+    assert stored_name("mine v2@half", "half") == ("mine v2", "half"), "said twice"

@@ -317,7 +317,7 @@ def test_of_a_run_that_takes_long_here_the_first_rounds_are_trained_and_said(sto
     written = json.loads(file.read_text())[run]
     assert (written["result"], written["rounds"], written["of"]) == ("first rounds equal", 3, 4)
     assert "equal, the first 1 of 4 rounds" in verify(store.folder, "--minutes", 0, "--rounds", 1)[1]
-    assert "equal, all 4 rounds" in verify(store.folder, "--minutes", 0, "--whole")[1]
+    assert "equal, all 4 rounds" in verify(store.folder, "--whole")[1]
     rewrite(store, fedprox, lower(0.01, 1), **ELBRUS | {"versions": {"torch": "1.0"}})
     assert verify(store.folder, "--minutes", 0)[0] == 1
 
@@ -551,7 +551,12 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     ("words", "said"),
     [
         (["none"], "There is no results directory"),
-        (["{store}", "--all", "--sample", "3"], "Set either --sample or --all, but not both."),
+        (["{store}", "--all", "--sample", "3"], "--all takes all runs; leave out --sample and --seed."),
+        (["{store}", "--all", "--seed", "3"], "--all takes all runs; leave out --sample and --seed."),
+        (
+            ["{store}", "--whole", "--minutes", "3"],
+            "--whole trains every run to its end; leave out --minutes and --rounds.",
+        ),
         (["{store}", "--rounds", "0"], "--rounds must be at least 1, but got 0."),
         (["{store}", "--write", "v.json"], "--write and --author go together"),
         (["{store}", "--grid", "other"], "No run of other has ended in "),

@@ -72,6 +72,11 @@ def test_another_results_directory_beside_that_of_the_configs_is_refused(tmp_pat
     assert "is itself the results directory; leave --results-dir out." in said and not (tmp_path / "w").exists()
 
 
+def test_a_results_directory_of_the_environment_does_not_hinder_writing_configs(tmp_path, monkeypatch):
+    monkeypatch.setenv("SKEWBENCH_RESULTS", str(tmp_path / "other"))
+    assert "wait in" in configs(write_grid(tmp_path, **SHORT), tmp_path / "w")
+
+
 def test_the_list_of_runs_that_wait_is_that_of_the_plan_and_says_what_a_worker_has_to_know(tmp_path):
     partition = tmp_path / "mine.npz"
     np.savez(partition, **{f"train_{client}": np.arange(10 * client, 10 * client + 10) for client in range(10)})

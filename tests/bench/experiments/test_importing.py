@@ -17,7 +17,7 @@ from bench.config.resolve import resolve
 from bench.config.schema import run_id, settings_of
 from bench.errors import StoreError
 from bench.experiments.importing import merge_results
-from bench.results import copies
+from bench.results import authors, copies
 from bench.results.equality import differences
 from bench.results.store import Store
 from reports import api
@@ -171,9 +171,11 @@ def test_an_import_that_is_interrupted_goes_on(tmp_path, monkeypatch):
             raise KeyboardInterrupt
         copy(source, target)
 
+    authors.add(there, {LABEL_2[0].id: "Ann"})
     monkeypatch.setattr("bench.results.copies._copy", stop)
     with pytest.raises(KeyboardInterrupt):
         merge_results(there, here)
+    assert authors.read(here).of(LABEL_2[0].id) == "Ann", "runs are taken once, so their authors are there before"
     assert here.records() == {} and list((here.folder / "runs").iterdir()) == []
     monkeypatch.undo()
     assert len(merge_results(there, here).taken) == 3

@@ -314,6 +314,10 @@ CRAFTED = {
         record.update(diagnostics={"coalitions": [0, 1], "divergences": [[0.0, 1.0], [1.0]]}),
         grid["report"].update(figures=[{"kind": "divergences"}, {"kind": "client-gains"}]),
     ),
+    "studies of no seed": lambda grid, record: grid.update(ruleset={"name": "tuned", "studies": [[]], "samples": 1}),
+    "studies of other seeds": lambda grid, record: grid.update(
+        ruleset={"name": "tuned", "studies": [[71]], "samples": 1}
+    ),
     "no numbers": lambda grid, record: record.update(summary={"last": {"accuracy": None}}),
 }
 

@@ -76,6 +76,15 @@ def texts(figure) -> list[str]:
     return [axes.get_title() for axes in figure.axes if axes.get_title()]
 
 
+def test_panels_of_settings_of_which_one_is_left_out_of_configs_say_in_what_they_differ(grid):
+    for number, delta in enumerate(({}, {"delta": 0.1})):
+        method = {"name": "fedcollab", "base": {"name": "fedavg"}, "capacity": 10.0, **delta}
+        grid.add("digits label-shift", "fedavg", [0.5], wrapper="fedcollab", config={"algorithm": method})
+        change_record(grid, grid.cells[number]["run"], lambda record: record.update(diagnostics=FOUND))
+    shown = [panel.title for panel in divergences.divided(*stored(grid)[:2])]
+    assert shown == [f"Digits, label shift, delta={delta}, seed 0" for delta in (0.05, 0.1)]
+
+
 # Gains of clients
 
 

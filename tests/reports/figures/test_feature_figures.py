@@ -141,6 +141,36 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
     assert drawn.axes[0].get_ylabel() == "CIFAR-10, Dir(0.1), FedAvg, seed 0"
 
 
+@pytest.mark.parametrize(
+    ("described", "name", "result", "said"),
+    [
+        (
+            EMBEDDING,
+            "embedding-100",
+            {"points": [[0, 0]], "labels": [3], "before": [0], "after": [0]},
+            "labels is not a known class for each point",
+        ),
+        (
+            EMBEDDING,
+            "embedding-100",
+            {"points": [[0]], "labels": [0], "before": [0], "after": [0]},
+            "a point does not have two coordinates",
+        ),
+        (
+            NORMS | {"rounds": [1]},
+            "weight-norms-0001",
+            {"clients": [0], "label_counts": [[5, 2, 1]], "norms": []},
+            "norms does not have a row of equal length for each client",
+        ),
+    ],
+)
+def test_a_result_whose_parts_do_not_fit_each_other_counts_as_damaged(store, measured, described, name, result, said):
+    measured("cifar10 dir-0.1", "fedavg", [0.5], wrapper="ccvr", base="fedavg", probes={name: [result]})
+    grid, records, found = stored(store)
+    assert not figure_of(described).collect(grid, records, found)
+    assert [what for what in found.damaged.values()] == [f"does not hold what it should: {said}"]
+
+
 def test_a_figure_is_laid_out_once_for_all_formats_and_reads_no_record_that_the_report_has_read(
     store, measured, monkeypatch
 ):

@@ -102,11 +102,12 @@ def test_what_is_like_the_best_is_in_italics_and_named_in_the_csv(store):
     ]
 
 
-def test_a_cell_with_one_seed_is_not_tested_and_that_is_said(store):
+@pytest.mark.parametrize("seeds", [(2, 3, 4), (3, 4, 5)])
+def test_a_cell_with_less_than_two_common_seeds_is_not_tested_and_that_is_said(store, seeds):
     store.reproduces = None
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "fedrs", minus([1, -1, 6]))
     found = [store.render(format="md")]
-    for seed in (2, 3, 4):
+    for seed in seeds:
         store.add("cifar10 label-2", "moon", [0.5], seed=seed, config={"seed": seed})
     found.append(store.render(format="md"))
     sentence = " Cells with fewer than 2 seeds in common with the best are not tested.\n"
