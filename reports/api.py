@@ -12,7 +12,7 @@ from bench import plugins
 from bench.errors import ConfigError, StoreError, require_known, suggestion, unknown
 from bench.experiments.figure_names import CURVES
 from bench.files import file_name, make_folder, write_file
-from bench.results.records import StoredGrid, StoredLayout
+from bench.results.grids import StoredGrid, StoredLayout
 from reports.widths import FIGURES, Widths
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from bench.experiments.stored_grid import is_same
 from bench.files import write_file
 from bench.results import authors, verified
 from bench.results.equality import differences
-from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid
+from bench.results.grids import StoredCell, StoredGrid
+from bench.results.records import FINISHED, RunRecord
 from bench.results.store import Store
 from reports import api
 from reports.formats.markdown import escape, pipe_table

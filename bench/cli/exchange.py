@@ -11,7 +11,8 @@ from bench.cli import options as given
 from bench.cli.console import counted, explained, meant_grids, name_damaged, require_grids, say, say_stale, warn
 from bench.experiments.labels import chosen_in, pairs
 from bench.files import file_name, make_folder
-from bench.results.records import RunRecord, StoredGrid
+from bench.results.grids import StoredGrid
+from bench.results.records import RunRecord
 
 if TYPE_CHECKING:
     from bench.results.store import Store

@@ -15,7 +15,8 @@ from bench.cli import options as given
 from bench.cli.console import console, counted, explained, name_damaged, no_results, say, say_json, say_stale
 
 if TYPE_CHECKING:
-    from bench.results.records import Config, StoredCell, StoredGrid, StoredSearch
+    from bench.results.grids import StoredCell, StoredGrid, StoredSearch
+    from bench.results.records import Config
     from bench.results.searched import SearchedRun
     from bench.results.snapshot import RunState, Snapshot
     from bench.results.store import Store
@@ -34,7 +35,7 @@ def status(
 
     It can be asked at any time, also while a command is training.
     """
-    from bench.results.records import current_cells
+    from bench.results.grids import current_cells
     from bench.results.searched import runs_of_searches
     from bench.results.snapshot import read_snapshot
     from bench.results.store import Store

@@ -15,7 +15,14 @@ from bench.experiments.labels import UNWRAPPED, shown, value_of
 from bench.experiments.layout_data import with_names_of_data
 from bench.experiments.report_schema import Layout
 from bench.files import file_name
-from bench.results.records import ChosenParams, GridDescription, StoredCell, StoredGrid, StoredLayout, StoredReproduces
+from bench.results.grids import (
+    ChosenParams,
+    GridDescription,
+    StoredCell,
+    StoredGrid,
+    StoredLayout,
+    StoredReproduces,
+)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from bench.results import authors
 from bench.results.columns import described
 from bench.results.copies import import_runs, require_files
 from bench.results.equality import differences
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.ids import unversioned
 from bench.results.json_files import Damaged
-from bench.results.records import FINISHED, RunRecord, StoredCell, StoredGrid, code_of
+from bench.results.records import FINISHED, RunRecord, code_of
 from bench.results.store import Store
 from datasets.partition_files import FOLDER, keep, kept, parse
 

@@ -10,7 +10,7 @@ from bench.config.parts import Part, one_of
 from bench.config.schema import SETTINGS
 from bench.errors import require_known
 from bench.experiments.labels import ABSENT, HEADINGS, competitor
-from bench.results.records import LARGEST_MARKER, MARKERS
+from bench.results.grids import LARGEST_MARKER, MARKERS
 
 
 def _with_texts_as_keys(given: Any) -> Any:

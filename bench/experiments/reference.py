@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from bench.experiments.labels import value_of
-from bench.results.records import DATA_SETTINGS, StoredCell
+from bench.results.grids import StoredCell
+from bench.results.records import DATA_SETTINGS
 
 
 def is_reference(layout: Mapping[str, Any], cell: StoredCell) -> bool:

@@ -16,7 +16,8 @@ from bench.config.schema import RunConfig, run_id
 from bench.experiments.cells import Cell, ordered
 from bench.experiments.planning import training_of
 from bench.results.copies import copy_as
-from bench.results.records import FINISHED, StoredCell
+from bench.results.grids import StoredCell
+from bench.results.records import FINISHED
 from bench.results.store import Store
 from datasets import resized
 

@@ -11,11 +11,11 @@ from bench.config.schema import run_id
 from bench.errors import ConfigError, sentences
 from bench.experiments.cells import cell_key, ordered
 from bench.experiments.names_schema import Style
-from bench.results.records import StoredCell, StoredGrid
+from bench.results.grids import StoredCell, StoredGrid
 from datasets import of_labs, partitions
 from datasets.info import title_of
 
-Titles = dict[str, dict[str, str]]  # see `bench.results.records.GridDescription`
+Titles = dict[str, dict[str, str]]  # see `bench.results.grids.GridDescription`
 
 
 def merge_cells(

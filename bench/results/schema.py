@@ -1,10 +1,10 @@
-"""Checks that a JSON file of a results directory holds what it should: the type in `bench.results.records`, and whatever else
-its parts must agree in."""
+"""Checks that a JSON file of a results directory holds what it should: its type, and whatever else its parts must agree in."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from bench.results.grids import StoredGrid, StoredSearch
 from bench.results.ids import hash_of, is_name
 from bench.results.json_files import Damaged, parse, unseal
 from bench.results.json_schema import (
@@ -16,16 +16,7 @@ from bench.results.json_schema import (
     mismatch,
     shape_of,
 )
-from bench.results.records import (
-    CONFIG,
-    Config,
-    RunRecord,
-    StoredGrid,
-    StoredProbe,
-    StoredSearch,
-    fault_of_diagnostics,
-    is_config,
-)
+from bench.results.records import CONFIG, Config, RunRecord, StoredProbe, fault_of_diagnostics, is_config
 
 SCHEMA = 2  # version of the keys of records that are written now; records without a version are of the first
 _FIRST_KEYS = {"remarks": "caveats", "findings": "diagnostics"}  # of a record: in the first schema -> now

@@ -5,8 +5,9 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from bench.results.grids import StoredSearch
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import Config, StoredSearch
+from bench.results.records import Config
 
 _MOST = 100_000  # runs of searches that are still to be proposed; files of others may name any number
 

@@ -54,20 +54,11 @@ from bench.files import write_file
 from bench.results import schema
 from bench.results.checked_files import CheckedFiles
 from bench.results.driver_mark import Driver, DriverMark
+from bench.results.grids import StoredGrid, StoredSearch
 from bench.results.ids import is_meant, is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
 from bench.results.locks import holder, open_regular
-from bench.results.records import (
-    FINISHED,
-    Config,
-    RoundRow,
-    RunRecord,
-    Status,
-    StoredGrid,
-    StoredProbe,
-    StoredSearch,
-    Summary,
-)
+from bench.results.records import FINISHED, Config, RoundRow, RunRecord, Status, StoredProbe, Summary
 from bench.results.run_files import RUN_FILES, read_rows, read_run
 
 RAY_LOG = "ray.log"

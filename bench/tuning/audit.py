@@ -28,9 +28,9 @@ from bench.experiments.labels import value_of
 from bench.experiments.report_schema import Layout
 from bench.experiments.selection import Selection, fit_to_images, select_cells, with_chosen
 from bench.experiments.spec import ALL, OWN, PROTOCOL, TUNED, ExperimentSpec, TuningOptions, by_study
+from bench.results.grids import StoredCell, StoredGrid, StoredLayout, StoredSearch
 from bench.results.ids import unversioned
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import StoredCell, StoredGrid, StoredLayout, StoredSearch
 from bench.results.store import Store
 from bench.tuning.outcomes import ranked, validation_runs
 from bench.tuning.search import Search, stops_of

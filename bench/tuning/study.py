@@ -16,7 +16,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from bench.config.stale import Changes
-from bench.results.records import StoredSearch
+from bench.results.grids import StoredSearch
 from bench.results.searched import value_in
 from bench.results.store import Store
 from bench.seeding import seed_for

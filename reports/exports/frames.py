@@ -9,9 +9,10 @@ import pandas as pd
 from bench.errors import StoreError
 from bench.experiments.labels import UNWRAPPED
 from bench.results import columns
+from bench.results.grids import StoredCell
 from bench.results.ids import is_metric_name
 from bench.results.metrics import ACCURACIES
-from bench.results.records import RoundRow, RunRecord, StoredCell
+from bench.results.records import RoundRow, RunRecord
 from bench.results.store import Store
 from datasets.skew import Skew
 from reports.tables.aggregate import current_cells, with_tried

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from bench.results.equality import differences
+from bench.results.grids import StoredGrid
 from bench.results.metrics import ACCURACIES
-from bench.results.records import FINISHED, StoredGrid
+from bench.results.records import FINISHED
 from bench.results.store import Store
 from reports.formats.markdown import escape, pipe_table
 from reports.tables.aggregate import (

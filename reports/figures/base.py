@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from bench.hooks import require_returned
 from bench.measurements.specs import Shown
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from reports.tables.records import Records
 from reports.widths import FIGURES, Widths
@@ -32,7 +32,7 @@ class Figure(Shown):
         """The numbers of the figure; None or something empty if there is nothing to draw yet.
 
         Args:
-            grid: expanded grid, see `bench.results.records.StoredGrid`.
+            grid: expanded grid, see `bench.results.grids.StoredGrid`.
             records: run id -> record of the runs that have ended.
             store: holds their rounds and probes (`self.results`).
             value: `last`, `best` or `last10`; None is the grid's own.

@@ -8,9 +8,9 @@ import pandas as pd
 from pydantic import AfterValidator
 
 from bench.errors import require_known
+from bench.results.grids import StoredGrid
 from bench.results.ids import is_name
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from datasets.skew import LABELS as SKEW_LABELS
 from datasets.skew import MEASURES

@@ -10,8 +10,8 @@ import pandas as pd
 from pydantic import model_validator
 
 from bench.errors import require_known
+from bench.results.grids import StoredGrid
 from bench.results.json_schema import is_integer, is_number
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, heatmaps, registered_figure, rounds_of
 from reports.figures.heatmaps import Matrix

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, lines, registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, with_figure_layout

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
+from bench.results.grids import StoredGrid
 from bench.results.json_schema import is_integer, is_number
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, registered_figure
 from reports.figures.divergences import Divided, divided, number_clients, titled

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
 from reports.figures.divergences import Divided, divided, titled

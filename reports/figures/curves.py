@@ -9,8 +9,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS, is_of_rounds
-from bench.results.records import RoundRow, StoredGrid
+from bench.results.records import RoundRow
 from bench.results.store import Store
 from reports.figures import one_of, registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, panels, series_of_table, y_label

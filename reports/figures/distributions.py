@@ -4,7 +4,7 @@ from collections import defaultdict
 
 from pydantic import Field
 
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, names_of_lines, panels, points_of, seeds_of_runs

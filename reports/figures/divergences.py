@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.experiments.labels import pairs
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.json_schema import is_number
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import StoredCell, StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, registered_figure
 from reports.figures.lines import STYLE, placed, wrapped

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field
 
+from bench.results.grids import StoredGrid
 from bench.results.json_schema import is_integer, is_number, is_text
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, registered_figure
 from reports.figures.lines import LETTER, STYLE, wrapped

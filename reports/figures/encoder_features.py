@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from bench.results.grids import StoredGrid
 from bench.results.json_schema import is_integer, is_number, is_text
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures import Figure, Probe, Round, registered_figure, rounds_of
 from reports.figures.lines import LETTER, STYLE, wrapped

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from bench.results.grids import StoredGrid
 from bench.results.json_schema import is_integer, is_number, mismatch
-from bench.results.records import RoundRow, StoredGrid
+from bench.results.records import RoundRow
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, data_caveats, done_runs, panels, points_of, seeds_of_runs

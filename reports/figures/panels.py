@@ -10,9 +10,10 @@ import pandas as pd
 
 from bench import references
 from bench.measurements.specs import Probe, Shown
+from bench.results.grids import StoredGrid
 from bench.results.ids import is_metric_name
 from bench.results.metrics import METRICS
-from bench.results.records import Config, StoredGrid
+from bench.results.records import Config
 from bench.results.store import Store
 from reports.tables.aggregate import cell_keys, compared_keys, contest_keys
 from reports.tables.layout import Table

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from bench.experiments.labels import UNWRAPPED
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from reports.figures import registered_figure
 from reports.figures.panels import Series, concat_points, done_runs, seeds_of_runs

@@ -6,8 +6,8 @@ As in the table, a line shows the tuning choice with the best mean over seeds, a
 from typing import ClassVar
 
 from bench.hooks import require_returned
+from bench.results.grids import StoredGrid
 from bench.results.metrics import ACCURACIES
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.base import Figure
 from reports.figures.lines import draw

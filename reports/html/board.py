@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.figures.style import COLOURS, line_styles
 from reports.tables import robust
 from reports.tables.aggregate import competitors_of, contest_name, units_of

@@ -1,7 +1,7 @@
 """Bubble plots of the page: examples of each class at each client, one plot per partition."""
 
 from bench.measurements.label_counts import NAME, partition_of
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from bench.results.store import Store
 from datasets.show import legend_counts
 from reports.tables.names import Names

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from bench.experiments.figure_names import CURVES
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS, is_of_rounds
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.curves import X_LABELS, Curve, curves_of, is_constant
 from reports.figures.panels import name_of_line, names_of_lines, y_label

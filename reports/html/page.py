@@ -12,8 +12,8 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS, is_of_rounds
-from bench.results.records import StoredGrid
 from bench.results.store import Store
 from reports.figures.panels import with_figure_layout
 from reports.html import board, bubbles, curves, runs, vega

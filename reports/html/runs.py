@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import cell_keys, choice_of, derived_scores, labels, short
 from reports.tables.footnotes import without_paths
 from reports.tables.layout import NOT_REACHED, printed

@@ -9,8 +9,9 @@ from typing import Any
 
 from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.ids import unversioned
-from bench.results.records import FINISHED, StoredCell, StoredGrid
+from bench.results.records import FINISHED
 from bench.results.store import Store
 from reports import api
 from reports.reproduction.planned import Plans

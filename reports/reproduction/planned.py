@@ -14,8 +14,8 @@ from bench.experiments.grid_loading import load_grid
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.labels import value_of
 from bench.experiments.settings_schema import matches
+from bench.results.grids import StoredGrid
 from bench.results.ids import unversioned
-from bench.results.records import StoredGrid
 from reports.tables import agreement, report
 from reports.tables.aggregate import contest_keys
 

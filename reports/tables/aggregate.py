@@ -13,9 +13,10 @@ from typing import Any
 import pandas as pd
 
 from bench.experiments.labels import chosen_in, competitor, number, values_of
-from bench.results import records as stored
+from bench.results import grids as stored
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import RunRecord, StoredCell, StoredGrid
+from bench.results.records import RunRecord
 from reports.tables.costs import cost_scores
 from reports.tables.records import Records, left_behind
 from reports.tables.relative import is_shown, relative_scores
@@ -86,7 +87,7 @@ def split_of(grid: StoredGrid) -> str:
 
 
 def current_cells(grid: StoredGrid, records: Mapping[str, RunRecord]) -> list[StoredCell]:
-    """The cells of a grid without superseded ones, see `bench.results.records.current_cells`."""
+    """The cells of a grid without superseded ones, see `bench.results.grids.current_cells`."""
     return stored.current_cells(grid["cells"], {run: record["status"] for run, record in records.items()})
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from bench.published.lookup import Published
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import competitors_of, contest_keys, contest_name
 from reports.tables.layout import half_up
 from reports.tables.rankings import titles_of_competitors

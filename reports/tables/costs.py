@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS, reaches
-from bench.results.records import RoundRow, StoredGrid
+from bench.results.records import RoundRow
 from bench.results.store import Store
 from reports.tables.records import Records, ReportedRecord, ended_runs
 

@@ -11,9 +11,9 @@ from bench.errors import suggestion
 from bench.published.lookup import PAPERS
 from bench.published.tolerances import rule
 from bench.registry import Registry
+from bench.results.grids import StoredGrid
 from bench.results.ids import is_metric_name
 from bench.results.metrics import ACCURACIES, METHOD, METRICS
-from bench.results.records import StoredGrid
 from datasets.info import folder_of
 from reports.tables import agreement, gains, significance, tuning_notes
 from reports.tables.aggregate import cell_keys, compared_keys, contest_name, label, seeds_of, split_of, studies_of

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import DDOF, cell_keys, scores_by_seed, units_of
 from reports.tables.names import Names
 

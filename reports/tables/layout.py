@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 
 from bench.experiments.labels import number
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import NO_METRIC, cell_keys, row_keys
 from reports.tables.names import Name, Names
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import competitors_of, contest_keys, contest_name, is_board, units_of
 from reports.tables.footnotes import is_smoke
 from reports.tables.layout import percent, span

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from bench import references
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from reports.tables import versions
 from reports.tables.aggregate import cell_keys, collect_runs, current_cells, row_keys, summarise
 from reports.tables.footnotes import published_beside, without_paths

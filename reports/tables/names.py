@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import algorithms
 from bench import models
 from bench.experiments.labels import HEADINGS, UNWRAPPED, competitor, values_of
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from datasets import partitions
 from datasets.info import INFO, folder_of, title_of
 from reports.tables.latex_text import escape, formula

@@ -10,8 +10,8 @@ import pandas as pd
 
 from bench.experiments.labels import UNWRAPPED, competitor
 from bench.published.printing import Printing, printed_of, printing_of
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.metrics import ACCURACIES, METRICS
-from bench.results.records import StoredCell, StoredGrid
 from reports.tables import measured as measured_tables
 from reports.tables.aggregate import (
     cell_keys,

@@ -4,7 +4,7 @@ import pandas as pd
 
 from bench.published.lookup import PAPERS, Published, find
 from bench.published.tolerances import Rule, rule
-from bench.results.records import StoredGrid
+from bench.results.grids import StoredGrid
 from datasets.info import INFO
 
 # The papers' names for the accuracies of the run records.

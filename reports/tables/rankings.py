@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from bench.experiments.labels import competitor
+from bench.results.grids import StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import StoredGrid
 from reports.tables import robust
 from reports.tables.aggregate import (
     cell_keys,

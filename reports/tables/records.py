@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from typing import NotRequired, TypeVar
 
 import algorithms
-from bench.results.records import Config, RoundRow, RunRecord, StoredCell, StoredGrid
+from bench.results.grids import StoredCell, StoredGrid
+from bench.results.records import Config, RoundRow, RunRecord
 
 
 class ReportedRecord(RunRecord):

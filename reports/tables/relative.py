@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from bench.experiments.reference import find_references, is_reference
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.metrics import METRICS, compare_clients
-from bench.results.records import StoredCell, StoredGrid
 from reports.tables.records import Records, ended_runs
 
 NO_REFERENCE = "no reference"

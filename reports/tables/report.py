@@ -11,8 +11,8 @@ from bench.errors import require_known
 from bench.experiments.figure_names import VALUES
 from bench.experiments.labels import competitor
 from bench.experiments.reference import is_reference
+from bench.results.grids import StoredGrid
 from bench.results.metrics import ACCURACIES, METRICS, unknown_metric
-from bench.results.records import StoredGrid
 from reports.tables import leader, rankings, robust, tuning_notes, versions
 from reports.tables.aggregate import (
     cell_keys,

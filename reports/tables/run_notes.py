@@ -10,8 +10,9 @@ import pandas as pd
 import algorithms
 from bench import references
 from bench.experiments.labels import UNWRAPPED, number
+from bench.results.grids import StoredCell, StoredGrid
 from bench.results.metrics import METRICS
-from bench.results.records import DATA_SETTINGS, Config, StoredCell, StoredGrid
+from bench.results.records import DATA_SETTINGS, Config
 from reports.tables.aggregate import NO_METRIC, cell_keys, is_board, label
 from reports.tables.layout import HAS_NONE, span
 from reports.tables.names import Names

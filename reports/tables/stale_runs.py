@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from bench.config.stale import stale_runs
-from bench.results.records import RunRecord, StoredGrid
+from bench.results.grids import StoredGrid
+from bench.results.records import RunRecord
 from bench.results.store import Store
 from reports.tables.records import ReportedRecord, distinct_runs
 

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 
 from bench.experiments.labels import competitor
+from bench.results.grids import ChosenParams, StoredCell, StoredGrid
 from bench.results.omitted_defaults import spell_out
-from bench.results.records import ChosenParams, StoredCell, StoredGrid
 from reports.tables.aggregate import (
     BETWEEN_CHOICES,
     cell_keys,

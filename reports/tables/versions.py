@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from bench.experiments import grid_files
+from bench.results.grids import StoredGrid
 from bench.results.ids import unversioned
-from bench.results.records import StoredGrid
 from reports.tables.aggregate import is_board, studies_of
 
 

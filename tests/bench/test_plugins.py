@@ -22,7 +22,7 @@ from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import load_grid, make_grid, single
 from bench.experiments.report_schema import Layout
 from bench.experiments.stored_grid import styles_of_labs, titles_of_labs
-from bench.results.records import is_style
+from bench.results.grids import is_style
 from reports.tables.names import Names
 from tests.support import method_files
 from tests.support.processes import ROOT
