@@ -90,13 +90,16 @@ def sentences(
     return found
 
 
+def _place_of_value(loc: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where a value stands: without the type of a union, behind the name of a field or the number in a list."""
+    return loc[:-1] if len(loc) > 1 and isinstance(loc[-1], str) else loc
+
+
 def _without_alternatives(items: list[dict]) -> Iterator[dict]:
     """One item per value: pydantic reports one for each type of a union."""
     kinds = {"int_type": "a number", "int_parsing": "a number", "float_type": "a number"}
     kinds |= {"string_type": "a text", "list_type": "a list"}
-    for _, group in itertools.groupby(
-        items, key=lambda item: (item["loc"][0] if item["loc"] else "", id(item["input"]))
-    ):
+    for _, group in itertools.groupby(items, key=lambda item: (_place_of_value(item["loc"]), id(item["input"]))):
         group = list(group)
         if len(group) > 1 and all(item["type"] in kinds or item["type"] == "literal_error" for item in group):
             allowed = [kinds.get(item["type"]) or item["ctx"]["expected"] for item in group]

@@ -27,6 +27,20 @@ def path_in_words(path: Path | str) -> str:
     return str(whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else path)
 
 
+def from_home(path: Path | str) -> Path:
+    """A path in which "~" at its beginning is the home directory, and "~ann" that of a user.
+
+    Raises:
+        ValueError: if there is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(
+            f"{path} begins with the home directory of a user who is not here; write the whole path."
+        ) from error
+
+
 class UnusableFile(Exception):
     """A file of others that is not opened.
 

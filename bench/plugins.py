@@ -1,4 +1,5 @@
-"""The folders of labs, whose methods, models, search spaces, grids and published numbers are used beside those of this project.
+"""The folders of labs, whose methods, models, data, callbacks, figures, search spaces, grids and published numbers are used
+beside those of this project.
 
 A folder is used because somebody has named it: by `--plugins`, by the variable `SKEWBENCH_PLUGINS` (several are separated as in
 PATH), by `plugins = ["."]` under `[tool.skewbench]` in a `pyproject.toml` of the working directory or above, or as an
@@ -19,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bench.errors import ConfigError
+from bench.files import from_home
 
 VARIABLE = "SKEWBENCH_PLUGINS"
 PARTS = (
@@ -43,7 +45,7 @@ def use(folders: Iterable[Path | str]) -> None:
     Raises:
         ConfigError: if one of them is none.
     """
-    named = [Path(folder).expanduser().absolute() for folder in folders]
+    named = [from_home(folder).absolute() for folder in folders]
     if mistakes := [mistake for folder in named if (mistake := _mistake(folder, "--plugins"))]:
         raise ConfigError(mistakes)
     inherited = [Path(folder) for folder in os.environ.get(VARIABLE, "").split(os.pathsep) if folder]
@@ -69,7 +71,7 @@ def _folders(variable: str, working_dir: str) -> tuple[Path, ...]:
         return tuple(
             sorted(path for place in sent.submodule_search_locations or () for path in Path(place).glob("*/*"))
         )
-    named = [(Path(folder).expanduser(), VARIABLE) for folder in variable.split(os.pathsep) if folder]
+    named = [(from_home(folder), VARIABLE) for folder in variable.split(os.pathsep) if folder]
     named += [*_of_project(Path(working_dir)), *_installed()]
     found = {(Path(working_dir) / folder).resolve(): by for folder, by in reversed(named)}
     if mistakes := [mistake for folder, by in found.items() if (mistake := _mistake(folder, by))]:

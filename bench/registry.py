@@ -27,7 +27,7 @@ from bench.errors import ConfigError, HookError, unknown
 
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 # 40 times as fast as parsing.
-_DECORATED = re.compile(r"^((?:@.*\n(?:[ \t)\]}].*\n)*)+)(class|def) (\w+)", re.MULTILINE)
+_DECORATED = re.compile(r"^((?:@.*\n(?:[ \t)\]}#].*\n|\n)*)+)(class|def) (\w+)", re.MULTILINE)
 _NAME = re.compile(r"\w([\w.-]*\w)?")  # it stands in options of the command and in names of files
 _LONGEST_NAME = 100  # of a thing whose name is part of a key in records
 # Arguments of a decorator that are no options.

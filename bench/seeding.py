@@ -24,7 +24,8 @@ def seed_for(seed: int, purpose: str, *ids: int | str) -> int:
             (client), "groups", "order" or "selection" (round), "generator-init", "generator" (steps that it was trained
             before; or its number, of several), "discriminator", "discriminators" (both clients: the keys of their batches),
             "discriminator-data" or "discriminator-noise" (client), "coalitions",
-            "etf", "projection" (index of the initial model),
+            "etf", "projection" (index of the initial model), "head-init", "head-batches", "points", "fedcp",
+            "fedcp-noise", "gpfl",
             "search" (name of the search, number of earlier proposals, number of rejected duplicates), "study" (dataset,
             partition, both numbers, name of the hyper-parameter).
         *ids: further parts of the key, usually round and client.

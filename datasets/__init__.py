@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from bench import references
 from bench.errors import unknown
+from bench.files import from_home
 from bench.registry import registered_dataset
 from datasets import cache, of_labs, own_data
 from datasets.base import DataError, Dataset, MissingData, Source, Split
@@ -162,7 +163,7 @@ def _find(name: str, data_dir: Path | None) -> Source:
         return find(name, data_dir)
     if data_dir is None:
         raise MissingData(f"{name} needs a data directory; name it with --data-dir, or set SKEWBENCH_DATA.")
-    data_dir = Path(data_dir).expanduser().absolute()
+    data_dir = from_home(data_dir).absolute()
     if not data_dir.is_dir():
         raise MissingData(
             f"The data directory {data_dir} does not exist; {remedy(name)}, or name another with --data-dir."

@@ -60,7 +60,7 @@ def _key(dataset: str, source: Source, image_size: ImageSize | None) -> str:
             status = os.stat(file)
         except FileNotFoundError as error:
             raise DataError(f"{file} is missing; {remedy(dataset)}.") from error
-        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(f"{file}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()[:16]
 
 

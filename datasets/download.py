@@ -4,7 +4,8 @@ from pathlib import Path
 
 from bench import references
 from bench.errors import unknown
-from datasets import femnist
+from bench.files import from_home
+from datasets import femnist, of_labs
 from datasets.base import DataError
 from datasets.info import INFO, OF_USERS, expected, remedy
 
@@ -20,13 +21,15 @@ def prepare(name: str, data_dir: Path | None) -> None:
         ValueError: no such dataset.
         DataError: torchvision does not have it, the download failed, or files to make it from are missing.
     """
+    if of_labs.entry_of(name):
+        raise DataError(f"{name} is a dataset of a lab, whose function finds its files: see there how to get them.")
     if name not in INFO and not references.is_dataset(name):
         raise ValueError(unknown("dataset", name, [*INFO, *OF_USERS]))
     info = INFO.get(name)
     if info and not info.layout:
         return
     if name == femnist.NAME and data_dir is not None:
-        _make_femnist(Path(data_dir).expanduser())
+        _make_femnist(from_home(data_dir))
         return
     class_name = info.torchvision if info else ""
     if not class_name and name != femnist.NAME:
@@ -36,7 +39,7 @@ def prepare(name: str, data_dir: Path | None) -> None:
     from torchvision import datasets as torchvision_datasets
 
     folder, splits = _UNUSUAL.get(class_name, _USUAL)
-    root = Path(data_dir).expanduser() / folder
+    root = from_home(data_dir) / folder
     try:
         root.mkdir(parents=True, exist_ok=True)
         for split in splits:

@@ -13,6 +13,7 @@ import os
 import random
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ Writers = dict[str, list[Any]]  # writer -> examples
 
 
 def prepare(data_dir: Path) -> None:
-    """Writes `femnist/{train,test}/*.json` below `data_dir`, unless there are such files already.
+    """Writes `femnist/{train,test}/*.json` below `data_dir`, unless such files are there, and complete.
 
     The sources are `all_data/*.json` of LEAF, or the unpacked folders `by_class` and `by_write` of NIST Special Database 19,
     in `femnist` or where LEAF has them.
@@ -39,8 +40,9 @@ def prepare(data_dir: Path) -> None:
     Raises:
         DataError: there is neither, or their files are damaged.
     """
-    if find(NAME, data_dir):
-        return
+    with suppress(DataError):  # files of which some are missing or damaged are made again
+        if find(NAME, data_dir):
+            return
     for folder in (data_dir / name for name in FOLDERS):
         if files := json_files(folder / "all_data"):
             _write(data_dir / NAME, _groups_of_leaf(files))

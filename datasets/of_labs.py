@@ -18,6 +18,7 @@ import numpy as np
 
 from bench import imports, references
 from bench.errors import ConfigError, unknown
+from bench.files import from_home
 from bench.registry import Entry
 from datasets import cache, digests
 from datasets.base import DataError, Decoded, MissingData, Source
@@ -101,7 +102,9 @@ def find(dataset: str, data_dir: Path | None) -> Source:
     """The arrays behind a reference, not yet made: those of an earlier call of the function if they are in the cache."""
     reference = references.read(dataset)
     if reference is None:
-        raise MissingData(f"There is no dataset {dataset}: the folder of its lab is not in use; name it by --plugins.")
+        name = dataset.partition(":")[2]
+        instead = f"write {name}" if name in entries() else "the folder of its lab is not in use; name it by --plugins"
+        raise MissingData(f"There is no dataset {dataset}: {instead}.")
 
     def decode(image_size: ImageSize | None) -> Decoded:
         if image_size is not None:
@@ -182,7 +185,7 @@ def _digest_of(arrays: list[np.ndarray]) -> str:
 
 def _absolute(data_dir: Path | None) -> Path | None:
     named = data_dir or next(iter(_PLACE), None) or os.environ.get("SKEWBENCH_DATA")
-    return Path(named).expanduser().absolute() if named else None
+    return from_home(named).absolute() if named else None
 
 
 def _state(entry: Entry, data_dir: Path | None) -> str:
@@ -194,8 +197,12 @@ def _state(entry: Entry, data_dir: Path | None) -> str:
     state = hashlib.sha256(f"{entry.name}\0{imports.hash_of([entry.module])}\0{data_dir}\n".encode())
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         for path in sorted(data_dir.glob(pattern)):
-            status = path.stat()
-            state.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            try:
+                status = path.stat()
+                told = f"{status.st_size}\0{status.st_mtime_ns}"
+            except OSError:  # a link to nothing, of which the function may know nothing
+                told = "absent"
+            state.update(f"{path}\0{told}\n".encode(errors="surrogateescape"))
     return state.hexdigest()[:32]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import references
+from bench.files import from_home
 from datasets import digests, of_labs, partition_files
 from datasets.base import DataError, MissingData, Source
 from datasets.image_size import ImageSize
@@ -168,7 +169,7 @@ def _path_of(dataset: str) -> str:
 def _parts(dataset: str) -> tuple[str, Path, float | None]:
     """Kind, absolute path, and the share of each class that is for testing; None if the files are divided already."""
     kind, _, text = dataset.partition(":")
-    whole = Path(text).expanduser().absolute()
+    whole = from_home(text).absolute()
     if kind != "imagefolder" or "?" not in text or whole.exists():
         return kind, whole, None
     text, _, option = text.rpartition("?")
@@ -177,7 +178,7 @@ def _parts(dataset: str) -> tuple[str, Path, float | None]:
         raise ValueError(
             f"An image folder takes ?test=SHARE, the share of each class for testing, between 0 and 1, but got ?{option}."
         )
-    return kind, Path(text).expanduser().absolute(), float(share[1])
+    return kind, from_home(text).absolute(), float(share[1])
 
 
 def _state(path: Path) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from bench import references
 from bench.errors import unknown
-from bench.files import MIB, UnusableFile, open_foreign, write_file
+from bench.files import MIB, UnusableFile, from_home, open_foreign, write_file
 from datasets.npz_files import read_arrays, write_arrays
 from datasets.partitions.base import Drawn, Partition
 
@@ -187,7 +187,7 @@ def parse(text: str) -> FilePartition:
     """
     if reference := references.read(text):
         return FilePartition(reference.name, reference.digest)
-    path = Path(text.partition(":")[2]).expanduser().absolute()
+    path = from_home(text.partition(":")[2]).absolute()
     try:
         status = path.stat()
     except OSError as error:
@@ -369,10 +369,10 @@ def _clients(key: str, given: object) -> list[np.ndarray]:
     """One int64 array per client."""
     if isinstance(given, dict):
         numbers = [str(number) for number in range(len(given))]
-        if odd := [name for name in given if name not in {*numbers}]:
+        if odd := [*(given.keys() - {*numbers})]:
             raise ValueError(
-                f"the clients of {key} are numbered from 0 to {len(given) - 1}, but it has the client {_short(odd[0])}; number "
-                "them without gaps."
+                f"the clients of {key} are numbered from 0 to {len(given) - 1}, but it has the client {_short(min(odd))}; "
+                "number them without gaps."
             )
         given = [given[number] for number in numbers]
     if not isinstance(given, list) or not given:

@@ -52,8 +52,7 @@ def subset(wanted: int, size: int, num_classes: int) -> int:
 def _validate_placement(config: RunConfig, partition: Partition) -> list[str]:
     """Settings that name a run of their own although nothing reads them."""
     mistakes = []
-    has_width = "width" in {field.name for field in dataclasses.fields(models.load(config.model))}
-    if config.model_width != 1 and not has_width:
+    if config.model_width != 1 and not _width(config):
         mistakes.append(
             f"model_width must be 1 for {config.model}, which has no width, but got {config.model_width:g}."
         )
@@ -87,7 +86,8 @@ def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
     mistakes = []
     for name in dict.fromkeys([config.model, *named_models(config)]):
         try:
-            least = models.load(name)(shape, info.num_classes).smallest_batch
+            width = _width(config) if name == config.model else {}
+            least = models.load(name)(shape, info.num_classes, **width).smallest_batch
         except ValueError as error:
             mistakes.append(str(error))
             continue
@@ -96,6 +96,12 @@ def _validate_model(config: RunConfig, info: DatasetInfo) -> list[str]:
                 f"batch_size must be at least {least} for {name}, which takes batch statistics, but got {config.batch_size}."
             )
     return mistakes
+
+
+def _width(config: RunConfig) -> dict[str, float]:
+    """The argument `width` of the model of a run; {} if that has none."""
+    names = {field.name for field in dataclasses.fields(models.load(config.model))}
+    return {"width": config.model_width} if "width" in names else {}
 
 
 def _validate_sizes(config: RunConfig, info: DatasetInfo) -> list[str]:

@@ -6,6 +6,7 @@ import functools
 import json
 import math
 import re
+import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard, get_type_hints
 
@@ -254,9 +255,24 @@ def _typed(entry: Entry, of: type, defaults: Mapping[str, Any]) -> type[BaseMode
         hints = get_type_hints(of)
     except NameError as error:
         raise ConfigError([f"{place}: the type of an option is unknown: {error}; import it."]) from error
+    if many := [field.name for field in dataclasses.fields(of) if _is_unstorable(field, hints[field.name])]:
+        raise ConfigError(
+            [
+                f"{place}: configs cannot hold the option {key} ({hints[key]}); write an option for each of its values, as "
+                "beta1 and beta2."
+                for key in many
+            ]
+        )
     fields: dict[str, Any] = {key: (hints[key], defaults.get(key, ...)) for key in known}
     require_defaults(place, {key: fields[key] for key in defaults}, _Options.model_config)
     return create_model(entry.name, __base__=_Options, **fields)
+
+
+def _is_unstorable(field: dataclasses.Field, hint: Any) -> bool:
+    """Whether a field of a dataclass does not come back from JSON as it was, as a tuple or a set, or has a default that is made
+    anew for each object."""
+    kinds = {typing.get_origin(part) or part for part in (hint, *typing.get_args(hint))}
+    return field.default_factory is not dataclasses.MISSING or not kinds.isdisjoint({tuple, set, frozenset})
 
 
 def _defaults(of: type) -> dict[str, Any]:

@@ -89,8 +89,8 @@ def read(flat: Mapping[str, Any]) -> tuple[RunConfig, Any]:
         settings["local_epochs"] = DEFAULT_LOCAL_EPOCHS
     elif settings.get("local_epochs") is not None and settings.get("local_steps") is not None:
         mistakes.append(TWO_LENGTHS)
-    if settings.get("split") == "validation":
-        settings = {"validation_share": DEFAULT_VALIDATION_SHARE} | settings
+    if settings.get("split") == "validation" and settings.get("validation_share") is None:
+        settings["validation_share"] = DEFAULT_VALIDATION_SHARE
     versions = _check_names(settings, mistakes)
     settings["callbacks"], callbacks, wrong = read_callbacks(settings.get("callbacks", []))
     mistakes += wrong

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.files import from_home
 from bench.models.base import BoundModel, Params
 from bench.models.resnet import ResNet18, torchvision_name
 
@@ -57,7 +58,7 @@ def load(name: str, data_dir: Path | None) -> Pretrained:
         MissingWeights: there is no such file.
         ValueError: it does not hold the weights of a ResNet-18.
     """
-    path = Path(name).expanduser()
+    path = from_home(name)
     if not path.is_absolute():
         if data_dir is None:
             raise MissingWeights(

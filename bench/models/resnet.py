@@ -108,7 +108,7 @@ class ResNet50(_ResNet):
 
     def __post_init__(self):
         if self._channels(64) < 1:
-            raise ValueError(f"width must leave at least one channel of 64, but got {self.width}.")
+            raise ValueError(f"model_width must leave at least one channel of 64, but got {self.width}.")
 
     @property
     def smallest_batch(self):

@@ -20,7 +20,7 @@ def list_images(folder: str) -> list[str]:
 
 def list_folder(folder: str) -> tuple[list[str], list[str]]:
     """Paths of the images directly inside a folder, and of the folders in it, both in natural order; without hidden ones."""
-    found = sorted(os.scandir(folder), key=lambda entry: natural_order(entry.name))
+    found = sorted(os.scandir(folder), key=lambda entry: (natural_order(entry.name), entry.name))
     shown = [entry for entry in found if entry.name[0] != "."]
     images = [entry.path for entry in shown if entry.name.lower().endswith(SUFFIXES)]
     return images, [entry.path for entry in shown if entry.is_dir()]

@@ -34,6 +34,8 @@ __all__ = [
     "usual_clients",
 ]
 
+_LARGEST = 2**53  # of a number in a name: floats have all whole numbers up to it
+
 _OF_FILES = "file:PATH"
 
 
@@ -181,7 +183,7 @@ def _suggested(name: str) -> str:
 
 
 def _number(text: str) -> float:
-    """A number in the name of a partition; NaN for another text."""
-    if re.fullmatch(r"\d+", text):
-        return int(text)
-    return float(text) if re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", text) else float("nan")
+    """A number in the name of a partition; NaN for another text, and for a number that is too large for a float."""
+    if not re.fullmatch(r"(\d+\.?\d*|\.\d+)(e-?\d+)?", text) or float(text) > _LARGEST:
+        return float("nan")
+    return int(text) if text.isdigit() else float(text)

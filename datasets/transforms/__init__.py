@@ -7,6 +7,7 @@ It returns a recipe for each dataset, and one under `ALL` for those that it does
 `version` is raised whenever its outputs may change; it is part of the run id.
 """
 
+import inspect
 from collections.abc import Mapping
 
 from bench import references
@@ -71,7 +72,7 @@ def recipes_of(name: str) -> Mapping[str, Recipe]:
     for key in recipes:
         # Others may be of a lab whose folder is not in use.
         if key not in known and not references.is_dataset(key) and suggestion(key, known):
-            where = f"{entry.target} in {entry.place}, line {function.__code__.co_firstlineno}"
+            where = f"{entry.target} in {entry.place}, line {inspect.unwrap(function).__code__.co_firstlineno}"
             raise ValueError(f"{where}: {unknown('dataset', key, known)}")
     return recipes
 

@@ -219,6 +219,18 @@ WRONG_DEFAULT = "the default of radius must be a valid integer, but got 'a'. Cor
         ),
         ("callbacks", "class Mine(Callback):", 'radius: int = "a"', WRONG_DEFAULT),
         (
+            "algorithms",
+            "class Mine(RoundBased):",
+            "betas: tuple[float, float] = (0.9, 0.99)",
+            "configs cannot hold the option betas (tuple[float, float]); write an option for each of its values, as beta1 and",
+        ),
+        (
+            "callbacks",
+            "class Mine(Callback):",
+            "rounds: tuple[int, ...] = ()",
+            "configs cannot hold the option rounds (tuple[int, ...]); write an option for each of its values",
+        ),
+        (
             "figures",
             "class Mine(Figure):",
             "radius: int = None",

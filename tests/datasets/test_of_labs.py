@@ -200,6 +200,22 @@ def test_without_its_files_it_is_missing(lab, tmp_path):
     assert finding.status == "missing" and "load_pollen in mylab/datasets/pollen.py found no images" in finding.detail
 
 
+def test_a_link_to_nothing_beside_its_files_hinders_nothing(lab, tmp_path):
+    lab(FROM_FILES)
+    (tmp_path / "pollen").mkdir()
+    np.save(tmp_path / "pollen" / "images.npy", np.zeros((8, 4, 4, 3), np.uint8))
+    (tmp_path / "pollen" / "gone.npy").symlink_to("nothing")
+    assert of_labs.canonical(of_labs.entry_of("pollen"), tmp_path).startswith("lab:pollen@")
+
+
+def test_messages_about_it_say_what_helps(lab, tmp_path):
+    lab(FROM_FILES)
+    with pytest.raises(datasets.MissingData, match="There is no dataset lab:pollen: write pollen"):
+        of_labs.find("lab:pollen", tmp_path)
+    with pytest.raises(datasets.DataError, match="pollen is a dataset of a lab, whose function finds its files"):
+        datasets.prepare("pollen", tmp_path)
+
+
 def test_a_machine_where_the_function_returns_others_does_not_train_on_them(lab, tmp_path, monkeypatch):
     lab()
     name = own_data.canonical("pollen")

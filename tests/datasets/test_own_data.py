@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bench import references
-from datasets import DataError, MissingData, check, digests, facts_of_loaded, load, own_data
+from datasets import DataError, MissingData, check, digests, facts_of_loaded, load, own_data, partitions
 from datasets.info import title_of
 from datasets.own_data import canonical
 from tests.datasets.test_loaders import random_images, write_folders, write_png
@@ -53,6 +53,26 @@ def test_another_image_name_or_class_is_another_reference(leaves, monkeypatch):
         forget(monkeypatch)
         found.append(canonical(f"imagefolder:{leaves}"))
     assert len({*found}) == 4
+
+
+def test_files_whose_names_differ_in_zeros_only_have_one_order_on_every_disk(leaves, monkeypatch):
+    write_png(leaves / "train" / "a" / "00.png", np.full((3, 8, 8), 7, np.uint8))
+    found, scandir = [canonical(f"imagefolder:{leaves}")], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda folder: reversed([*scandir(folder)]))
+    forget(monkeypatch)
+    assert canonical(f"imagefolder:{leaves}") == found[0]
+
+
+def test_an_image_whose_name_is_no_text_is_one_as_others_are(leaves):
+    os.rename(leaves / "train" / "a" / "0.png", os.fsencode(leaves / "train" / "a") + b"/caf\xe9.png")
+    assert len(load(f"imagefolder:{leaves}", None).train.images) == 4
+
+
+@pytest.mark.parametrize("of", [canonical, partitions.parse, lambda text: load("mnist", text.partition(":")[2])])
+def test_the_home_directory_of_a_user_who_is_not_there_is_told(of):
+    kind = "file" if of is partitions.parse else "npz"
+    with pytest.raises(ValueError, match="~nosuch/x.npz begins with the home directory of a user who is not here"):
+        of(f"{kind}:~nosuch/x.npz")
 
 
 def test_files_are_read_once_as_long_as_their_sizes_and_times_stay(leaves, monkeypatch):

@@ -180,6 +180,18 @@ class Wards(Partition):
 '''
 
 
+def test_small_integers_are_indices_as_others_are(lab):
+    lab(WARDS.replace("permutation(len(labels))", "permutation(len(labels)).astype(np.int16)"))
+    assert {part.dtype for part in deal("wards-3")} == {np.dtype(np.int64)}
+
+
+@pytest.mark.parametrize("name", ["hospital-0.5-1e999", f"hospital-0.5-{'9' * 400}", f"label-{'9' * 400}"])
+def test_a_number_that_is_none_is_refused(lab, name):
+    lab()
+    with pytest.raises(ValueError, match="but got '(hospital|label)-"):
+        partitions.parse(name)
+
+
 def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
     lab(WARDS)
     assert partitions.known_kinds()["wards-w-s"] == "Clients hold wards."
@@ -218,6 +230,11 @@ def test_a_class_of_a_lab_is_a_kind_as_those_of_the_box(lab):
             "Drawn(",
             "(lambda parts: Drawn([*map(list, parts)]))(",
             "integer arrays of indices from 0, but Wards in mylab",
+        ),
+        (
+            "rows = np",
+            "rows = np.random.default_rng(seed).choice(3, 9, replace=False)\n        rows = np",
+            "Wards in mylab/partitions/hospital.py failed in line 2.: ValueError: Cannot take a larger sample",
         ),
         ("Drawn(", "Drawn([]) or Drawn(", "4 integer arrays of indices from 0, but Wards in mylab"),
         (

@@ -115,11 +115,19 @@ def test_without_the_folder_nothing_is_known_about_its_code(lab, monkeypatch, tm
             '"minst": Recipe(), ALL: Recipe(',
             "^turned in mylab/transforms/turned.py, line 4: Unknown dataset 'minst'. Did you mean 'mnist'",
         ),
+        (
+            "def turned():",
+            "@functools.cache\ndef turned():",
+            "^turned in mylab/transforms/turned.py, line 6: Unknown dataset 'minst'",
+        ),
         ('"turned"', '"moon"', "Two things are registered as 'moon'"),
     ],
 )
 def test_what_is_no_transform_gets_a_sentence(lab, before, after, sentence):
-    lab(TURNED.replace(before, after, 1))
+    text = TURNED.replace(before, after, 1)
+    if "functools" in after:
+        text = "import functools\n\n" + text.replace('"pollen": Recipe', '"minst": Recipe')
+    lab(text)
     with pytest.raises(ConfigError, match=sentence):
         resolve(SETTINGS)
 

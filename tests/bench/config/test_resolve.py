@@ -337,6 +337,16 @@ def test_sizes_that_depend_on_the_files_limit_nothing():
     assert resolve(NATURAL | {"partition": "dir-0.1", "clients": 10**5}).clients == 10**5
 
 
+def test_a_share_for_validation_that_is_null_is_the_usual_one():
+    assert resolve(FEDPROX | {"split": "validation", "validation_share": None}).validation_share == 0.15
+
+
+def test_a_width_that_leaves_no_channel_is_refused_before_a_run_starts():
+    cifar = {"dataset": "cifar10", "model": "resnet50", "model_width": 0.01}
+    with pytest.raises(ConfigError, match="^model_width must leave at least one channel of 64, but got 0.01.$"):
+        resolve(FEDPROX | cifar, {"cifar10": datasets.INFO["cifar10"]})
+
+
 def test_a_subset_may_be_everything():
     few = dataclasses.replace(datasets.INFO["digits"], train_size=20, test_size=5)
     assert resolve(FEDPROX | {"test_examples": 5}, {"digits": few}).test_examples == 5  # fewer than classes

@@ -525,6 +525,13 @@ def test_of_an_unknown_method_a_class_without_its_decorator_is_named_or_that_no_
     assert "No folder of your own is in use: --plugins DIR" in call_bench("check", "fedmine")[1]
 
 
+@pytest.mark.parametrize("between", ["# as in the paper\n", "\n", "# one\n\n# two\n"])
+def test_a_comment_below_its_decorator_hides_no_method(tmp_path, monkeypatch, between):
+    decorator = '@registered("fedmine")\n'
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": RIGHT.replace(decorator, decorator + between)})
+    assert "fedmine" in algorithms.REGISTRY
+
+
 def test_after_a_failure_on_which_nothing_rests_the_checks_go_on(monkeypatch):
     def fails(case: Case) -> None:
         """One."""
