@@ -28,14 +28,14 @@ def prepare(name: str, data_dir: Path | None) -> None:
     info = INFO.get(name)
     if info and not info.layout:
         return
-    if name == femnist.NAME and data_dir is not None:
-        _make_femnist(from_home(data_dir))
-        return
     class_name = info.torchvision if info else ""
     if not class_name and name != femnist.NAME:
         raise DataError(f"torchvision does not download {name}; {remedy(name)} ({expected(name)}).")
     if data_dir is None:
         raise DataError(f"{name} needs a data directory to download to; name it with --data-dir.")
+    if name == femnist.NAME:
+        _make_femnist(from_home(data_dir))
+        return
     from torchvision import datasets as torchvision_datasets
 
     folder, splits = _UNUSUAL.get(class_name, _USUAL)
