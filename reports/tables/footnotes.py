@@ -228,8 +228,8 @@ def _evaluated_once(grid: StoredGrid, records: Records, value: str, names: Names
         return
     summaries = [(cell, record["summary"]) for _, cell, record in ended_runs(grid, records)]
     axis = grid["report"]["columns"]
-    varying = [(cell, ACCURACIES.keys() & found["last10_std"]) for cell, found in summaries if found.get("last10")]
-    columns = [label(cell, axis) for cell, accuracies in varying if not accuracies]
+    known = [(cell, found) for cell, found in summaries if found.get("last10") and "last10_std" in found]
+    columns = [label(cell, axis) for cell, found in known if not ACCURACIES.keys() & found["last10_std"].keys()]
     if once := [names.value(axis, column).plain for column in columns]:
         yield f"{listed(once)}: evaluated at one round only, so the mean of the last 10 is that of this round."
 
