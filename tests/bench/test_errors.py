@@ -1,8 +1,9 @@
 """Sentences about names that do not exist."""
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
-from bench.errors import in_short, require_known, suggestion, unknown
+from bench.errors import in_short, require_known, sentences, suggestion, unknown
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,18 @@ def test_of_very_many_names_only_the_nearest_is_said():
     assert unknown("name", "nam39", many) == "Unknown name 'nam39'. Did you mean 'name39'?"
     assert unknown("name", "nam39", many[20:]).endswith("Known: " + ", ".join(many[20:]) + ".")
     assert "Known: name0, name1" in unknown("name", "xyz", many), "where none is near, all are"
+
+
+def test_a_wrong_item_of_a_list_is_told_once_and_a_value_of_several_types_with_all_of_them():
+    class Asked(BaseModel):
+        seeds: list[int]
+        clusters: int | list[int] = 1
+
+    def told(**given) -> list[str]:
+        with pytest.raises(ValidationError) as caught:
+            Asked(**given)
+        return sentences(caught.value)
+
+    wrong = "x"
+    assert [line.split(" must ")[0] for line in told(seeds=[wrong, wrong])] == ["seeds.0", "seeds.1"]
+    assert told(seeds=[1], clusters=wrong) == ["clusters must be a number, a list, but got 'x'."]

@@ -1,5 +1,7 @@
 """Two results directories, cell by cell."""
 
+import pandas as pd
+
 from bench.results.ids import hash_of
 from reports.exports import results_diff
 from tests.support import stores as stores_module
@@ -101,3 +103,9 @@ def test_a_choice_of_a_search_that_only_one_side_has_does_not_differ(tmp_path):
     other = plain | {"cells": [cell | {"tuned": {"hparams": {"lr": 0.2}}} for cell in plain["cells"]]}
     assert results_diff._differing_choices([tuned, plain]) == {}
     assert set(results_diff._differing_choices([tuned, other]).values()) == {("lr=0.1", "lr=0.2")}
+
+
+def test_names_of_others_are_text_in_its_markdown():
+    table = pd.DataFrame({"algorithm": ["<img src=x>\nfed*mine|"], "A": ["50.0"]})
+    text = results_diff.render(results_diff.Comparison("mine@paper", {"accuracy": table}, 0, {}, {}, {}))
+    assert r"| \<img src=x> fed\*mine\| | 50.0 |" in " ".join(text.split())

@@ -130,6 +130,10 @@ def test_a_mean_of_one_evaluated_round_is_called_so_and_has_no_std(store):
     sentence = "- CCVR: evaluated at one round only, so the mean of the last 10 is that of this round.\n"
     text = api.GridReport(folder, "small_table", "paper").render()
     assert "| 49.0±0.4 " in text and "| **59.0** " in text and sentence in text
+    del record["summary"]["last10_std"]  # of an early version, which does not say it
+    path.write_text(json.dumps(record))
+    assert sentence not in api.GridReport(folder, "small_table", "paper").render()
+    path.write_text(json.dumps(record | {"summary": record["summary"] | {"last10_std": {}}}))
     assert sentence not in api.GridReport(folder, "small_table", "paper").render(value="last")
 
 
@@ -273,6 +277,7 @@ def test_latex_sets_letters_that_it_knows_and_names_the_others():
     assert escape("10^6 bytes, 2^-3; a^6, 1^2^3") == (
         r"$10^{6}$ bytes, $2^{-3}$; a\textasciicircum{}6, 1\textasciicircum{}2\textasciicircum{}3"
     )
+    assert escape("a--b---c") == "a-{}-b-{}-{}-c", "no dashes"
     assert escape("中ą\u2028\x07") == "[U+4E2D][U+0105] [U+0007]"
 
 
