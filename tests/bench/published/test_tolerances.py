@@ -69,12 +69,13 @@ def test_ccvr_agrees_is_near_or_differs(mean, expected):
     ("dataset", "band"), [("mnist", 0.3), ("femnist", 1.5), ("cifar10", 2), ("cifar100-coarse", 2)]
 )
 def test_fedcat_band_depends_on_the_dataset(dataset, band):
-    assert verdict("fedcat", number("50.00", dataset=dataset), 50 - band, None, 1) == "inside"
-    assert verdict("fedcat", number("50.00", dataset=dataset), 50 - band - 0.01, None, 1) == "outside"
+    assert verdict("fedcat", number("50.00", dataset=dataset), 50 - band, 0.1, 3) == "inside"
+    assert verdict("fedcat", number("50.00", dataset=dataset), 50 - band - 0.01, 0.1, 3) == "outside"
+    assert verdict("fedcat", number("50.00", dataset=dataset), 50, None, 1) == ""
 
 
 def test_fedcat_says_nothing_about_other_datasets():
-    assert verdict("fedcat", number("50.00", dataset="svhn"), 50, None, 1) == ""
+    assert verdict("fedcat", number("50.00", dataset="svhn"), 50, 0.1, 3) == ""
 
 
 @pytest.mark.parametrize(
