@@ -115,7 +115,7 @@ class APFL(Scored):
     ) -> Tree:
         """Gradient of the mixture's loss with respect to v; `found` gets that along which alpha moves, if it does."""
         if self.mix == "weights":
-            slope = gradient(loss, _mixture(alpha, v, w), batch, own)
+            slope = gradient(loss, tree.map(functools.partial(_mixed, alpha), v, w), batch, own)
             found.append(slope)
             return tree.scale(slope, alpha)
         beside = shared.model.twin()
@@ -155,10 +155,6 @@ class APFL(Scored):
 
     def deployed_model(self, task: Task) -> Model:
         return task.model if self.mix == "weights" else concatenate([task.model] * 2)
-
-
-def _mixture(alpha: Tensor, v: Tree, w: Tree) -> Tree:
-    return tree.map(functools.partial(_mixed, alpha), v, w)
 
 
 def _mixed(alpha: Tensor, own: Tensor, shared: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 from dataclasses import dataclass, replace
 
 import algorithms
-from algorithms import RoundBased, Task, Wrapper, registered
+from algorithms import RoundBased, State, Task, Wrapper, registered
+from algorithms.shared.partial import check_classifier
 from algorithms.shared.wrapper import refuse_wrapper
 from bench.models.base import Staged
 from bench.models.calibrated import NormalisedClassifier, NormalisedOfStages, wrap
@@ -31,6 +32,10 @@ class ClsNorm(Wrapper):
                 f"clsnorm normalises the classifier of the model, but {algorithms.name_of(self.base)} replaces it by another "
                 "one."
             )
+
+    def init(self, task: Task) -> State:
+        check_classifier(task.model, "clsnorm normalises the classifier")
+        return super().init(task)
 
     def inside(self, task: Task) -> Task:
         kind = NormalisedOfStages if isinstance(task.model, Staged) else NormalisedClassifier

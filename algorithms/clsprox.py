@@ -5,8 +5,9 @@ Luo et al., No Fear of Heterogeneity, NeurIPS 2021, Section 3.3. https://arxiv.o
 
 from dataclasses import dataclass
 
-from algorithms import Tree, registered
+from algorithms import State, Task, Tree, registered
 from algorithms.fedprox import FedProx
+from algorithms.shared.partial import check_classifier
 from bench.models.concat import classifier_part
 
 
@@ -17,6 +18,10 @@ class ClsProx(FedProx):
 
     Differs from the paper: it does not print mu; the default is ours.
     """
+
+    def init(self, task: Task) -> State:
+        check_classifier(task.model, "clsprox holds the classifier")
+        return super().init(task)
 
     def proximal_params(self, params: Tree) -> Tree:
         return classifier_part(params)

@@ -217,11 +217,15 @@ class FedALA(Scored):
         return sum(map(operator.mul, map(int, epochs), sizes))
 
     def workload(self, settings: Settings, num_examples: int) -> int:
-        epochs = _MOST_EPOCHS + settings.rounds - 2 if self._learns and settings.rounds > 1 else 0
+        # Each client learns for long when it comes again, of which there are few rounds where few take part.
+        later = settings.rounds - 1
+        most = min(math.ceil(_MOST_EPOCHS / settings.participation) + later - 1, _MOST_EPOCHS * later)
+        epochs = most if self._learns and later else 0
         return super().workload(settings, num_examples) + epochs * self._num_taken(settings, num_examples)
 
     def deploy_workload(self, settings: Settings, num_examples: int) -> int:
-        epochs = (1 if settings.rounds > 1 else _MOST_EPOCHS) if self._learns else 0
+        began = settings.rounds > 1 and settings.participation == 1
+        epochs = (1 if began else _MOST_EPOCHS) if self._learns else 0
         return super().deploy_workload(settings, num_examples) + epochs * self._num_taken(settings, num_examples)
 
     @property

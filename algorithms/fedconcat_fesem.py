@@ -6,7 +6,7 @@ https://arxiv.org/abs/2312.06290
 
 from dataclasses import dataclass
 
-from algorithms import RunConfig, registered
+from algorithms import registered
 from algorithms.fesem import FeSEM
 from algorithms.shared.clustered import Proximal
 from algorithms.shared.clustering import ClusterInit
@@ -30,9 +30,6 @@ class FedConcatFeSEM(Concatenation):
         super().__post_init__()
         self.required_number()
         self.first_stage()  # checks the options
-
-    def validate(self, config: RunConfig) -> list[str]:
-        return self.first_stage().validate(config)
 
     def first_stage(self) -> FirstStage:
         return FeSEM(

@@ -47,12 +47,13 @@ class FedCP(Scored, FitsPrivate):
     Attributes:
         mmd_weight: lambda, >= 0; 0 is without. The authors take 5 on MNIST.
         gate: what r is: "learned", 1 ("personal"), so that h_p reads all features, or 0 ("global"), so that h_p is idle, and
-            the head stays as it was drawn. "personal" without MMD is FedPer, whose server does not have the heads.
+            the head stays as it was drawn; only "learned" has a gate. "personal" without MMD is FedPer, whose server does not
+            have the heads.
         test_noise: whether a learned gate has noise in tests; image i of each batch of a test gets the same.
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
-    version = 2  # 1 deployed heads that were never trained, and compared features of two modes
+    version = 3  # 1 deployed heads that were never trained, and compared features of two modes; 2 drew infinite noise
 
     mmd_weight: float = 5.0
     gate: Gate = "learned"
@@ -72,6 +73,8 @@ class FedCP(Scored, FitsPrivate):
             algorithms.name_of(self), "splits features between this one and", task.model, task.initial_params()
         )
         state = super().init(task)
+        if self.gate != "learned":
+            return state
         own = init_gate(task.model.feature_dim, task.generator_for("fedcp", task.initial_model))
         return {**state, "params": state["params"] | task.place(own)}
 
@@ -112,8 +115,6 @@ class FedCP(Scored, FitsPrivate):
         return LocalResult({"delta": tree.subtract(sent, view.params)}, own)
 
     def _is_trained(self, name: str) -> bool:
-        if name.startswith("gate."):
-            return self.gate == "learned"
         return self.gate != "global" or not name.startswith("classifier.")
 
     # What is deployed
@@ -145,8 +146,7 @@ class FedCP(Scored, FitsPrivate):
 
     def _deployed(self, params: Tree, own: Tree, received: Tree, noise: Tree) -> Tree:
         if self.gate != "learned":
-            kept = {name: leaf for name, leaf in params.items() if not name.startswith("gate.")}
-            return kept | (own if self.gate == "personal" else classifier_part(received))
+            return params | (own if self.gate == "personal" else classifier_part(received))
         other = {f"received.{name}": received[f"classifier.{name}"] for name in ("weight", "bias")}
         return params | own | other | (noise if self.test_noise else {})
 

@@ -108,9 +108,9 @@ class LocallyEstimated(RoundBased):
             e = tree.scale(e, tree.norm(change) / norms.clamp(min=LEAST_NORM))
         return lambda loss, params, batch, view: gradient(loss, tree.add(params, e), batch, view)
 
-    def _remembering(self, result: LocalResult, view: ClientView) -> LocalResult:
-        """A result with what the client needs for its next e."""
-        kept = {"received": view.params} if self.estimate == "last_active" else {}
+    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
+        result = self.update_with(self._shifted(view), data, plan, view)
+        kept = {"received": view.params} if self.estimate == "last_active" else {}  # for the client's next e
         return result._replace(client={**result.client, **kept})
 
     def server_step(self, task: Task, params: Tree, server: Tree, update: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
@@ -131,9 +131,6 @@ class FedLESAM(LocallyEstimated, Clipped, Weighed):
     """
 
     weighting: Weighting = "uniform"
-
-    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)
 
 
 @registered("fedlesam-s", title="FedLESAM-S")
@@ -160,9 +157,6 @@ class FedLESAMS(LocallyEstimated, ClippedControlVariates):  # type: ignore[misc]
     def caveats(self, task: Task) -> list[str]:
         return super().caveats(task) + one_class_caveats("fedlesam-s", task, self.rho)
 
-    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)
-
     def step_offset(self, view: ClientView) -> Tree:
         return tree.scale(super().step_offset(view), self.correction)
 
@@ -181,6 +175,3 @@ class FedLESAMD(LocallyEstimated, SharpDynamicRegulariser):
 
     def caveats(self, task: Task) -> list[str]:
         return super().caveats(task) + one_class_caveats("fedlesam-d", task, self.rho)
-
-    def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        return self._remembering(self.update_with(self._shifted(view), data, plan, view), view)

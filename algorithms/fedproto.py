@@ -17,7 +17,7 @@ from algorithms.shared.moments import ClassSums
 from algorithms.shared.passes import add_batch, batches_of_a_pass, first_pass, sums_over
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientOutputs, ClientView, Cohort, Task
-from bench.models.base import BoundModel, Model
+from bench.models.base import Model
 from bench.models.calibrated import NearestPrototype, wrap
 
 Collect = Literal["after", "last_epoch"]
@@ -99,7 +99,7 @@ class FedProto(RoundBased):
         params, velocity, sums = own.client["params"], tree.zeros_like(own.client["params"]), _none(own)
         for step, index in enumerate(plan):
             last = step >= own.num_steps - batches_of_a_pass(own)
-            features_of = functools.partial(_as_in_training(own.model).features, params)
+            features_of = functools.partial(own.model.twin().features, params)
             sums = tree.where(last, add_batch(sums, features_of, data.take(index)), sums)
             params, velocity = descend(self.local_loss, params, data, [index], own, velocity=velocity)
         return params, sums
@@ -184,12 +184,6 @@ def _none(view: ClientView) -> ClassSums:
     """Sums of no features."""
     prototypes = view.server["prototypes"]
     return ClassSums(torch.zeros_like(prototypes), torch.zeros_like(prototypes[:, 0]))
-
-
-def _as_in_training(model: BoundModel) -> BoundModel:
-    """A copy in training mode that leaves running statistics alone, and dropout masks of the step that follows."""
-    copy = model.copy(training=True)
-    return copy if copy.generator is None else replace(copy, generator=copy.generator.clone_state())
 
 
 def _size(task: Task) -> int:

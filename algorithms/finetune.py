@@ -92,6 +92,7 @@ class Finetune(PostHoc):
 class FinetuneHead(Finetune):
     """The same for the classifier alone."""
 
+    takes = ("model", "fused")
     part = "head"
 
 
@@ -100,4 +101,5 @@ class FinetuneHead(Finetune):
 class FinetuneBody(Finetune):
     """The same for all but the classifier."""
 
+    takes = ("model", "fused")
     part = "body"

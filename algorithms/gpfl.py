@@ -47,7 +47,7 @@ class GPFL(Scored, OwnClassifier):
         embedding_decay: mu, weight decay of E and V, >= 0; the authors take 0.1, or 0 for large models.
         stale_conditions: as in the authors' code; in its first participation a client has g = p = 0.
         valve: whether there is V; without it f_P and f_G are f.
-        embedding_losses: whether there are the terms of E. Without them and V, it is FedPer.
+        embedding_losses: whether there are the terms of E. Without them and V, it is FedPer, but for the bytes of both.
         scored: when clients' models are scored; "before" is the authors' code.
     """
 

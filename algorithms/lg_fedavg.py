@@ -11,6 +11,7 @@ from torch import Tensor
 from algorithms import Cohort, RunConfig, State, Task, Tree, at_least, registered
 from algorithms.shared.client_states import no_rows, read_rows
 from algorithms.shared.partial import PartialSharing, PersonalPart
+from algorithms.shared.types import Settings
 
 
 @registered("lg-fedavg")
@@ -62,6 +63,11 @@ class LGFedAvg(PersonalPart):
     def to_fit(self, state: State, client_ids: Tensor) -> list[int]:
         # Before there are private parts, the model of the warm start is everyone's.
         return super().to_fit(state, client_ids) if state["round"] > self.warm_start_rounds else []
+
+    def deploy_workload(self, settings: Settings, num_examples: int) -> int:
+        # Clients have private parts only after the warm start.
+        rest = settings.rounds - self.warm_start_rounds
+        return super().deploy_workload(replace(settings, rounds=rest), num_examples)
 
     def traffic(self, task: Task) -> int:
         warm, rest = self.warm_start_rounds, task.settings.rounds - self.warm_start_rounds

@@ -11,10 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from algorithms import LocalResult, RoundBased, Tree, above, at_least, cross_entropy, descend, one_of, registered, tree
+from algorithms import (
+    LocalResult,
+    RoundBased,
+    RunConfig,
+    Tree,
+    above,
+    at_least,
+    cross_entropy,
+    descend,
+    one_of,
+    registered,
+    tree,
+)
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Task
 
 Mode = Literal["train", "eval"]
+
+_SMALLEST_BATCH = 2  # of which batch normalisation can take statistics
 
 
 @registered("moon")
@@ -47,6 +61,13 @@ class Moon(RoundBased):
         above("temperature", self.temperature, 0)
         one_of("global_model_mode", self.global_model_mode, get_args(Mode))
 
+    def validate(self, config: RunConfig) -> list[str]:
+        if config.batch_size >= _SMALLEST_BATCH:
+            return []
+        return [
+            f"moon skips batches of one example: batch_size must be at least {_SMALLEST_BATCH}, but got {config.batch_size}."
+        ]
+
     def init_client(self, task: Task, params: Tree) -> Tree:
         return {"previous": params, "buffers": task.initial_buffers()}
 
@@ -65,6 +86,6 @@ class Moon(RoundBased):
         return loss + self.mu * batch.mean(F.softplus((to_previous - to_received) / self.temperature))
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=2).params
+        trained = descend(self.local_loss, view.params, data, plan, view, smallest_batch=_SMALLEST_BATCH).params
         client = {"previous": trained, "buffers": view.model.buffers}
         return LocalResult({"delta": tree.subtract(trained, view.params)}, client)

@@ -39,6 +39,7 @@ class FirstStage(Protocol):
     def traffic(self, task: Task) -> int: ...
     def workload(self, settings: Settings, num_examples: int) -> int: ...
     def state_templates(self, task: Task) -> list[State]: ...
+    def caveats(self, task: Task) -> list[str]: ...
 
     def models_of_clusters(self, task: Task, state: State) -> list[tuple[Tree, Tree]]:
         """Params and buffers of each of K models, leaves [*p]."""
@@ -114,7 +115,8 @@ class Concatenation(Algorithm):
         return self.num_clusters
 
     def validate(self, config: RunConfig) -> list[str]:
-        return too_many_clusters(self.num_clusters, config)
+        own = too_many_clusters(self.num_clusters, config)  # which some first stages say, too
+        return [*dict.fromkeys([*own, *self.first_stage().validate(config)])]
 
     @property
     def first_rounds(self) -> int:
@@ -188,12 +190,12 @@ class Concatenation(Algorithm):
         return [*states, {**self._concatenated(task, states[-1]), "round": self.num_rounds(task.settings)}]
 
     def caveats(self, task: Task) -> list[str]:
-        if self.cache_features == "always" and not self._cacheable(task):
-            return [
-                "Features of the training images were computed once, as asked for; with augmentation, dropout or batch "
-                "statistics that differs from the reference code."
-            ]
-        return []
+        said = (
+            "Features of the training images were computed once, as asked for, and without noise of clients; with noise, "
+            "augmentation, dropout or batch statistics that differs from the reference code."
+        )
+        cached = self.cache_features == "always" and not self._cacheable(task)
+        return self.first_stage().caveats(self._encoding(task)) + [said] * cached
 
     def diagnostics(self, state: State) -> dict[str, Any]:
         found = self.first_stage().found(state["first"]) if "first" in state else state["found"]

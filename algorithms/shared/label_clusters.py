@@ -10,6 +10,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms.centralized import Centralized
+from algorithms.oneshot import OneExchange
 from algorithms.shared import tree
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.base import Algorithm, Deployed, State
@@ -28,7 +29,7 @@ from algorithms.shared.groups import step_groups
 from algorithms.shared.metrics import mean_over_groups
 from algorithms.shared.rounds import RoundBased
 from algorithms.shared.tree import Tree
-from algorithms.shared.types import Settings, Task
+from algorithms.shared.types import RunConfig, Settings, Task
 from algorithms.shared.wrapper import refuse_wrapper
 
 Inferred = Callable[[Task, Tree, Tree], tuple[Tensor, Tree | None]]
@@ -93,12 +94,24 @@ class LabelClusters(Algorithm):
 
     def traffic(self, task: Task) -> int:
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0
-        in_full = 1 if self.inferred else 0  # rounds of all clients, whatever the participation
-        rounds = in_full + task.cohort_share * (task.settings.rounds - in_full)
-        one_round = replace(task, settings=replace(task.settings, rounds=1, participation=1.0))
         # Which clients train which of several models is not known yet: as if all trained the largest.
-        each = [replace(one_round, model=model_of_cluster(task, self.models, k)) for k in range(len(self.models) or 1)]
-        return reports + round(rounds * max(map(self.base.traffic, each)))
+        each = [replace(task, model=model_of_cluster(task, self.models, k)) for k in range(len(self.models) or 1)]
+        return reports + max(map(self._traffic_of, each))
+
+    def _traffic_of(self, task: Task) -> int:
+        """Bytes that a client exchanges for its cluster's model, mean over the population."""
+        if not self.inferred:
+            return self.base.traffic(task)
+        everyone = replace(
+            task, settings=replace(task.settings, rounds=1, participation=1.0)
+        )  # also in the first round
+        return self.base.traffic(task) + round((1 - task.cohort_share) * self.base.traffic(everyone))
+
+    def validate(self, config: RunConfig) -> list[str]:
+        return self.base.validate(config)
+
+    def caveats(self, task: Task) -> list[str]:
+        return self.base.caveats(task)
 
     def workload(self, settings: Settings, num_examples: int) -> int:
         return self.base.workload(settings, num_examples)
@@ -223,6 +236,8 @@ def check_base(base: Algorithm) -> None:
         raise ValueError(
             f"FedConcat trains its base within clusters, whose cohorts differ in size, but {name} needs cohorts of one size."
         )
+    if isinstance(base, OneExchange):
+        raise ValueError(f"FedConcat needs a base that averages models in every round, but {name} does so once.")
     refuse_wrapper("FedConcat", base)
     if not isinstance(base, RoundBased):
         raise ValueError(f"FedConcat needs a base that trains and averages one model in rounds, but {name} does not.")

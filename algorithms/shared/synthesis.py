@@ -99,6 +99,7 @@ def divergences(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
 def dafl_loss(teacher: Tensor, features: Tensor, activation: float = 0.1, balance: float = 5.0) -> Tensor:
     """CE(t, argmax t) - activation mean|f| + balance sum_c q_c log q_c, with q the mean of the softmaxes. Scalar."""
     shares = F.softmax(teacher, 1).mean(0)
+    shares = shares.clamp(min=torch.finfo(shares.dtype).tiny)  # at 0 the entropy has no finite gradient
     entropy = torch.special.entr(shares).sum()
     return F.cross_entropy(teacher, teacher.argmax(1)) - activation * features.abs().mean() - balance * entropy
 

@@ -1,7 +1,7 @@
 """Methods around a method: everything is the base's but what a subclass says."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -58,6 +58,9 @@ class Wrapper(Algorithm):
     def inside(self, task: Task) -> Task:
         """The task as the base sees it."""
         return task
+
+    def for_model(self, has_buffers: bool) -> Self:
+        return replace(self, base=self.base.for_model(has_buffers))
 
     def num_rounds(self, settings: Settings) -> int:
         return self.base.num_rounds(settings)

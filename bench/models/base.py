@@ -89,8 +89,17 @@ class Model:
 
     @property
     def feature_dim(self) -> int:
-        """Width of the features, the input of the classifier."""
-        return self.layers()["classifier"][1]
+        """Width of the features, the input of the classifier.
+
+        Raises:
+            ValueError: if no layer is called so.
+        """
+        if found := self.layers().get("classifier"):
+            return found[1]
+        raise ValueError(
+            f"The method needs the width of the features, but no layer of {type(self).__name__} is called classifier; use "
+            "another model."
+        )
 
     def _require_pixels(self, least: int) -> None:
         """Raises ValueError if images are smaller than least x least pixels."""

@@ -84,5 +84,6 @@ def gate(params: Params, features: Tensor, direction: Tensor, noise: Tensor | No
 def gumbel(key: Tensor, features: Tensor) -> Tensor:
     """Standard Gumbel noise [B, 2, d] for features [B, d], as a function of a key; that of row i does not depend on B."""
     rows, width = features.shape
-    uniform = uniform_from_keys(keys_from(key, rows), 2 * width).add(2**-25)  # in (0, 1)
+    # In [2^-25, 1 - 2^-24]: the largest draw and half of a step would be 1, whose noise is infinite.
+    uniform = uniform_from_keys(keys_from(key, rows), 2 * width).add(2**-25).clamp(max=1 - 2**-24)
     return -torch.log(-torch.log(uniform)).to(features.dtype).unflatten(1, (2, width))

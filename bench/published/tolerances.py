@@ -103,7 +103,9 @@ RULES = {
         "near up to twice that",
         near=2.0,
     ),
-    "fedcat": Rule(_fedcat, "at most 0.3 points on MNIST, 1.5 on FEMNIST, 2 on CIFAR-10 and CIFAR-100 (coarse), for 3 seeds"),
+    "fedcat": Rule(
+        _fedcat, "at most 0.3 points on MNIST, 1.5 on FEMNIST, 2 on CIFAR-10 and CIFAR-100 (coarse), for 3 seeds"
+    ),
     "fedcollab": Rule(
         _fedcollab,
         "at most 1.5 s_published points for means of 5 seeds, and where that is less, "

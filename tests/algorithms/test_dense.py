@@ -100,6 +100,9 @@ def test_the_loss_of_dafl_follows_the_oracle():
     close(dafl_loss(teacher.detach(), features, 0.0, 0.0).item(), expected["L_oh"])
     close(dafl_loss(teacher.detach(), features, 1.0, 0.0).item() - expected["L_oh"], expected["L_act"])
     close(dafl_loss(teacher.detach(), features, 0.0, 1.0).item() - expected["L_oh"], expected["L_ie"])
+    sure = torch.tensor([[200.0, 0.0, 0.0]], requires_grad=True)  # the softmax of two classes is 0
+    dafl_loss(sure, features[:1], given["alpha"], given["beta"]).backward()
+    assert sure.grad.isfinite().all()
     method = small("f-dafl")
     found = method.generator_loss(
         toy_task(),

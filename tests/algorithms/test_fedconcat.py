@@ -12,9 +12,11 @@ from scipy import stats
 
 import algorithms
 from algorithms.fedavg import FedAvg
+from algorithms.fedcm import FedCM
 from algorithms.fedconcat import FedConcat
 from algorithms.fedconcat_ib import FedConcatIB
 from algorithms.fedconcat_id import FedConcatID
+from algorithms.fedlesam import FedLESAM
 from algorithms.fedprox import FedProx
 from algorithms.local_training import LocalTraining
 from algorithms.random_clusters import RandomClusters
@@ -549,6 +551,14 @@ def test_options_of_reports_and_inference_reach_them():
             {"algorithm": {"name": "fedconcat", "base": {"name": "fedconcat"}}},
             "fedconcat: FedConcat needs a base that trains and averages one model in rounds, but fedconcat does not.",
         ),
+        (
+            {"algorithm": {"name": "fedconcat-id", "base": {"name": "oneshot"}}},
+            "fedconcat-id: FedConcat needs a base that averages models in every round, but oneshot does so once.",
+        ),
+        (
+            {"base": {"name": "fedsam", "swa": True, "swa_every": 2, "swa_last_lr": 1.0}},
+            "swa_last_lr",
+        ),
         ({"algorithm": "dp-fedconcat", "epsilon": 0}, "dp-fedconcat: epsilon must be greater than 0, but got 0"),
         ({"algorithm": "fedconcat-id", "inference_images": 150}, "must be a positive multiple of 100, but got 150"),
         (
@@ -666,6 +676,24 @@ def test_exact_count_of_communication():
     both_ways = resolve({"algorithm": "fedconcat-id", "dataset": "cifar10", "partition": "label-2"} | doubled)
     # All clients take part in the first round: half a round more.
     assert bytes_per_client(both_ways) == exact + 4 * model
+
+
+@pytest.mark.parametrize("name", ["fedconcat", "fedconcat-id", "random-clusters"])
+def test_communication_of_a_base_whose_first_round_is_another(name):
+    """FedCM's server has no momentum to send in the first round."""
+    task = toy_task(rounds=3, participation=0.6)
+    method = toy_method(name, base=FedCM(), encoder_rounds=3, classifier_rounds=2)
+    costs = train(method, task)["costs"]
+    assert abs(method.traffic(task) - (costs["bytes_down"] + costs["bytes_up"]) / task.population) <= 1
+
+
+def test_footnotes_of_a_base_are_those_of_its_clusters():
+    task = toy_task(participation=0.2, rounds=3)
+    base = FedLESAM()
+    assert base.caveats(task)
+    assert toy_method("fedconcat", base=base).caveats(task) == base.caveats(
+        replace(task, settings=replace(task.settings, rounds=toy_method("fedconcat").encoder_rounds))
+    )
 
 
 def test_a_model_without_encoder_is_refused():

@@ -103,6 +103,13 @@ def test_noise_is_gumbel_and_its_rows_do_not_depend_on_their_number():
     assert torch.isfinite(many).all()
 
 
+@pytest.mark.parametrize("draw", [0.0, 1 - 2**-24])
+def test_noise_is_finite_for_the_least_and_the_largest_number_that_can_be_drawn(draw, monkeypatch):
+    drawn = lambda keys, count: torch.full((len(keys), count), draw)  # noqa: E731
+    monkeypatch.setattr(bench.models.conditional, "uniform_from_keys", drawn)
+    assert bench.models.conditional.gumbel(torch.tensor(11), torch.zeros(2, 3)).isfinite().all()
+
+
 def test_fedcp_sends_half_of_its_head_and_keeps_it():
     data, view = cp_view()
     still = replace(view, settings=replace(PLAIN, lr=0.0))
@@ -121,6 +128,7 @@ def test_fedcp_whose_own_heads_read_everything_is_fedper(task_of):
     found, expected = train(method, task), train(FedPer(), task)
     assert_equal(bodies_and_heads(found), bodies_and_heads(expected))
     assert_same_deployed(task, method, found, FedPer(), expected)
+    assert found["params"].keys() == task.initial_params().keys()  # no gate, which nothing would train or read
 
 
 @ENGINES

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import algorithms
 from algorithms.fedov import FedOV, Outliers, attack, known_loss, mixup_loss
 from algorithms.shared import outliers, tree
 from algorithms.shared.types import Batch
@@ -226,6 +227,12 @@ def test_changes_are_those_of_the_code():
     turned = outliers._turned(square, torch.tensor([[0.0, 0.0, 0.5]]))[0, 0]  # by 90 and by 180 degrees
     expected = torch.cat([torch.rot90(square[0, 0, :2, :2]), torch.rot90(square[0, 0, :2, 2:], 2)], 1)
     assert torch.equal(turned, torch.cat([expected, square[0, 0, 2:]]))
+
+
+@pytest.mark.parametrize("name", ["finetune-head", "finetune-body"])
+def test_there_is_no_head_to_finetune_where_each_model_has_its_own(name):
+    with pytest.raises(ValueError, match=f"{name} fine-tunes one model .* but fedov deploys several side by side"):
+        algorithms.make(name, base=FedOV())
 
 
 def test_bytes_and_passes_of_fedov():

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -98,6 +99,13 @@ def test_moon_differentiates_the_local_features_only():
     loss = Moon().local_loss(params, batch(0), view(received, client={"previous": previous, "buffers": {}}))
     gradients = torch.autograd.grad(loss, [p["z"] for p in (params, received, previous)], allow_unused=True)
     assert gradients[0].abs().sum() > 0 and gradients[1] is None and gradients[2] is None
+
+
+def test_moon_at_a_batch_size_of_one_is_refused_since_all_batches_would_be_skipped():
+    assert Moon().validate(SimpleNamespace(batch_size=2)) == []
+    assert Moon().validate(SimpleNamespace(batch_size=1)) == [
+        "moon skips batches of one example: batch_size must be at least 2, but got 1."
+    ]
 
 
 def test_moon_follows_the_oracle():

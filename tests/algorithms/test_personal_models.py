@@ -237,6 +237,17 @@ def test_epochs_of_fedala_count_among_the_examples_and_a_run_is_known_to_have_no
         assert idle.workload(task.settings, 13) == fedavg.workload(task.settings, 13)
 
 
+@pytest.mark.slow
+def test_where_few_take_part_fedala_visits_and_deploys_no_more_than_it_says():
+    task = toy_task(sizes=(10,) * 10, participation=0.3, rounds=10)
+    endless = FedALA(threshold=1e-12, eta=3.0)
+    state = train(endless, task)
+    deployed = endless.deploy(task, state, torch.arange(10))
+    within = 3 * endless.workload(task.settings, 10)
+    assert 3 * (100 + 8) * 10 < state["costs"]["examples"] <= within
+    assert 10 * 10 < deployed.examples <= 10 * endless.deploy_workload(task.settings, 10)
+
+
 def test_first_uses_of_fedala_end_after_100_epochs_or_where_losses_are_no_numbers():
     method = FedALA(threshold=1e-9)
     assert not method._is_steady([1.0] * 10) and method._is_steady([1.0] * 11)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+import algorithms
 from algorithms.fedas import FedAS
 from algorithms.fedbn import FedBN
 from algorithms.fedcp import FedCP
@@ -125,8 +126,12 @@ class Headless(Model):
         return {"point": (1,)}
 
 
-@pytest.mark.parametrize("method", [FedAS(), FedPAC(), GPFL(), FedCP()], ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [FedAS(), FedPAC(), GPFL(), FedCP(), *map(algorithms.make, ("clsnorm", "clsprox", "fedgela", "fednh", "fedproto"))],
+    ids=lambda one: type(one).__name__,
+)
 def test_methods_that_need_a_classifier(method):
     task = replace(toy_task(), model=Headless((1, 6, 6), NUM_CLASSES))
-    with pytest.raises(ValueError, match="but Headless has n"):
+    with pytest.raises(ValueError, match="but Headless has n|no layer of Headless is called classifier"):
         method.init(task)

@@ -481,6 +481,13 @@ def test_models_that_do_not_have_the_parts(method, model, said):
         method.init(task)
 
 
+def test_clients_that_were_absent_after_the_warm_start_fit_their_part_before_they_deploy():
+    task = toy_task(sizes=(10,) * 10, participation=0.2, rounds=10)
+    method = LGFedAvg(warm_start_rounds=8)
+    fits = method.fit_visits(task.settings, 10)
+    assert method.deploy_workload(task.settings, 10) == round(0.8**2 * fits) > round(0.8**10 * fits)
+
+
 def test_a_warm_start_leaves_rounds_to_train_in():
     assert LGFedAvg(warm_start_rounds=2).validate(SimpleNamespace(rounds=3)) == []
     assert LGFedAvg(warm_start_rounds=3).validate(SimpleNamespace(rounds=3)) == [
