@@ -204,12 +204,14 @@ def _is_file(name: str) -> bool:
 
 
 def describe(name: str) -> str:
-    """First line of a space's file, the ranges and grids of its hyper-parameters, and those that the space TRAINING adds."""
+    """First line of a space's file if that is a comment, the ranges and grids of its hyper-parameters, and those that the space
+    TRAINING adds."""
     own = load(name)
-    about = REGISTRY[name].path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+    first = REGISTRY[name].path.read_text(encoding="utf-8").splitlines()[0]
+    about = [first.removeprefix("# ")] if first.startswith("#") else []
     added = {key: parameter for key, parameter in load(TRAINING).items() if key not in own}
     with_training = [f"with training: {_range(key, parameter)}" for key, parameter in added.items()]
-    return "\n".join([about, *(_range(key, parameter) for key, parameter in own.items()), *with_training])
+    return "\n".join([*about, *(_range(key, parameter) for key, parameter in own.items()), *with_training])
 
 
 def _range(key: str, parameter: Parameter) -> str:

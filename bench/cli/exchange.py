@@ -167,7 +167,7 @@ def _stored_name(store, grid: str, budget: str | None) -> str:
 def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, budget: str | None) -> None:
     from bench.config.stale import stale_runs
     from bench.experiments import bundling
-    from reports.tables.records import distinct_runs
+    from reports.tables.records import distinct_runs, left_behind
 
     if path.suffix != ".zip":
         raise ValueError(f"A bundle is a zip file: give {path} a name that ends in .zip.")
@@ -179,6 +179,11 @@ def _write_bundle(path: Path, author: str, store: "Store", grid: str | None, bud
     for stored in filter(None, map(store.grid, labels)):
         ended |= distinct_runs(stored, store.records_of(stored))
     say_stale(stale_runs(ended, store))  # as others will find them
+    if earlier := sum(any(left_behind(config)) for _, config in ended.values()):
+        warn(
+            f"{counted(earlier, 'run')} of a version that the method has left behind: who has its file as it is now cannot "
+            "verify them; share the file of that version, or run the grid again."
+        )
     make_folder(path.parent)
     written = bundling.write(store, labels, path, author)
     size = f"{path.stat().st_size / 1e6:.1f} MB"

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.cli.console import explained
-from bench.errors import require_known
+from bench.errors import require_known, unknown
 from bench.experiments.figure_names import CURVES
 from reports import widths
 from reports.api import FORMATS
@@ -373,7 +373,11 @@ def read_figures(texts: Iterable[str] | None) -> tuple[str, ...]:
         ValueError: if some are unknown.
     """
     figures = tuple(dict.fromkeys(texts or ()))
-    require_known("figure", figures, CURVES)
+    if other := [name for name in figures if name not in CURVES]:
+        raise ValueError(
+            f"{unknown('figure', other[0], CURVES)} Other kinds have options of their own: a grid lists them under figures of "
+            "its report (python -m bench list figures)."
+        )
     return figures
 
 

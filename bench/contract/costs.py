@@ -114,8 +114,9 @@ def _require_gradients_to_deploy(run: _Run) -> None:
     least = 0 if run.case.special.gradients_of_its_own else counted - of_server
     require(
         least <= run.to_deploy <= counted,
-        f"what is deployed says in its examples that gradients of {counted:,} were computed in order to deploy it, but "
-        f"it were {run.to_deploy:,}; count them in {where}.",
+        f"what is deployed says in its examples that gradients of {counted:,} examples were computed in order to deploy it, "
+        f"but {run.to_deploy:,} were: count them in deploy_visits, or in deploy_workload if the method is a wrapper; look at "
+        f"{where}.",
     )
 
 

@@ -424,6 +424,20 @@ def _named(part: Mapping[str, Any]) -> list[str]:
     return [name for name in values if isinstance(name, str) and name != UNWRAPPED]
 
 
+def _misspelt(when: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on names of a condition that are near to known ones, of datasets, partitions and models."""
+    for key, known in (("dataset", datasets.INFO), ("model", [*models.REGISTRY, *models.REGISTRY.aliases])):
+        for name in as_list(when.get(key, [])):
+            if isinstance(name, str) and name not in known and suggestion(name, known):
+                yield unknown(key, name, known)
+    for name in as_list(when.get("partition", [])):
+        try:
+            partitions.parse(name) if isinstance(name, str) else None
+        except ValueError as error:
+            if not str(error).startswith("Unknown") or "Did you mean" in str(error):
+                yield str(error)
+
+
 def _unknown_whens(grid: GridSpec) -> list[str]:
     whens = [condition.when for condition in grid.conditions] + [tuning.when for tuning in grid.tuning]
     whens += [condition.when for budget in grid.budgets.values() for condition in budget.conditions]
@@ -433,4 +447,5 @@ def _unknown_whens(grid: GridSpec) -> list[str]:
     # A method that is far from all names may be one of a lab whose folder is not in use.
     methods = dict.fromkeys(name for when in whens for name in _named(when) if not is_method(name))
     misspelt = [unknown("algorithm", name, REGISTRY) for name in methods if suggestion(name, REGISTRY)]
+    misspelt += dict.fromkeys(sentence for when in whens for sentence in _misspelt(when))
     return [unknown("setting", key, known) for key in keys if key not in known] + misspelt

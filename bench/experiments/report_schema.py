@@ -17,8 +17,23 @@ from bench.measurements.tables import table_of
 from bench.published.tolerances import RULES
 from bench.results.metrics import METRICS, unknown_metric
 
+# Columns of the frames from which tables are made: an option of such a name would take the place of one.
+TABLE_COLUMNS = frozenset(
+    "band best choice chosen_on complete data_note difference diverged done failed few gain gain_std high lacking low mean "
+    "metric missed missing not_significant outdated p_value pairs published published_as run run_ids score searched seeds "
+    "settings stale std std_last10 studies substitute tried units value verdict".split()
+)
+
 Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]
 Measured = Annotated[SerializeAsAny[Shown], BeforeValidator(table_of)]
+
+
+def no_axis(name: str) -> str:
+    """Why a name that tables have for a column of theirs cannot be that of an axis."""
+    return (
+        f"{name} cannot be an axis of tables and figures, which have a column of that name: rename the option if it is yours, "
+        f"or name it with its method on the axis algorithm, as {{name: METHOD, {name}: VALUE}}."
+    )
 
 
 def _is_metric(name: str) -> str:
@@ -179,4 +194,6 @@ class Layout(Part):
     def _are_axes(cls, names: list[str] | str, info: ValidationInfo) -> list[str] | str:
         known = dict.fromkeys([*SETTINGS, *(info.context or {}).get("axes", ())])
         require_known("axis of the report", as_list(names), known)
+        if taken := [no_axis(name) for name in as_list(names) if name in TABLE_COLUMNS]:
+            raise ValueError(" ".join(taken))
         return names

@@ -8,6 +8,7 @@ import pandas as pd
 from pydantic import AfterValidator
 
 from bench.errors import require_known
+from bench.experiments.report_schema import TABLE_COLUMNS, no_axis
 from bench.results.grids import StoredGrid
 from bench.results.ids import is_name
 from bench.results.metrics import METRICS
@@ -58,6 +59,8 @@ class BySetting(SeriesFigure):
 
     def check(self, grid: Any) -> None:
         require_known("setting of a figure", [self.setting], grid.known_settings)
+        if self.setting in TABLE_COLUMNS:
+            raise ValueError(no_axis(self.setting))
 
     def shows(self, metric: str) -> bool:
         return True

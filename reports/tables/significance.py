@@ -143,13 +143,14 @@ def footnotes(cells: pd.DataFrame, contest: str, against: str) -> Iterator[str]:
         if (cells["pairs"] < 2).any()
         else ""
     )
+    none = f" None is tested in {', '.join(found)}." if (found := _untested(cells)) else ""
     chosen = (
         f" The best was chosen on these {runs}, so equal methods differ in more than {LEVEL:.0%} of the {contest}s."
     )
     yield (
         f"Italics (not_significant in the CSV): not significantly different from {against or f'the best of the {contest}'} "
         f"(two-sided paired t-test over the same {seeds} {runs}, level {LEVEL:g}, Holm's correction within the {contest})."
-        f"{'' if against else chosen}{weak}{alone}"
+        f"{'' if against else chosen}{weak}{alone}{none}"
     )
 
 
@@ -160,7 +161,15 @@ def about_italics(cells: pd.DataFrame, contest: str, against: str) -> str:
     runs = "studies" if cells["studies"].any() else "seeds"
     test = f"paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g}"
     few = "; cells with fewer of them, or compared with such a one, are not tested" * has_few(cells)
-    return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test}{few})"
+    none = f"; none is tested in {', '.join(found)}" if (found := _untested(cells)) else ""
+    return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test}{few}{none})"
+
+
+def _untested(cells: pd.DataFrame) -> list[str]:
+    """Titles of the metrics in which no cell is tested, such as those that the one to compare with does not have."""
+    measured = cells[cells["mean"].notna()]
+    tested = measured["p_value"].notna().groupby(measured["metric"], sort=False).any()
+    return [METRICS[metric].title for metric in tested.index[~tested] if METRICS[metric].ranked]
 
 
 def has_few(cells: pd.DataFrame) -> bool:

@@ -694,7 +694,10 @@ def test_a_printed_csv_of_several_budgets_has_numbers_below_one_header():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--figure", "foo"], "Unknown figure 'foo'. Known: rounds, communication, time, examples."),
+        (
+            ["--figure", "foo"],
+            "Unknown figure 'foo'. Known: rounds, communication, time, examples. Other kinds have options of their own",
+        ),
         (["--value", "lats"], "Unknown value 'lats'. Did you mean 'last'?"),
         (["--to", "{folder}/a/b"], "There is no folder {folder}/a, in which b would be made; make it first."),
     ],

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import algorithms
 from bench.api import load_rounds
 from bench.cli.app import app
 from bench.cli.options import stored_name
@@ -147,6 +148,15 @@ def test_a_bundle_of_runs_of_earlier_code_says_what_has_changed_since(bench, tmp
     code, text = bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")
     said = "1 finished run is stale, because the code has changed since (algorithms/fedavg.py: FedAvg)"
     assert code == 0 and said in re.sub(r"\s+", " ", text) and "a.zip (2 runs" in text
+
+
+def test_a_bundle_of_runs_of_an_earlier_version_says_so(bench, tmp_path, monkeypatch):
+    results(tmp_path / "a", RUNS, {RUNS[0].id: 0.5, RUNS[1].id: 0.6})
+    said = "2 runs of a version that the method has left behind: who has its file as it is now cannot verify them"
+    assert said not in bench("export --bundle {tmp}/a.zip --author Ann --results-dir {a}")[1]
+    monkeypatch.setattr(algorithms, "version_of", lambda name: (2, "1 did something else"))
+    code, text = bench("export --bundle {tmp}/b.zip --author Ann --results-dir {a}")
+    assert code == 0 and said in re.sub(r"\s+", " ", text)
 
 
 def test_compare_says_by_its_exit_status_whether_numbers_are_the_same(both, bench, tmp_path):

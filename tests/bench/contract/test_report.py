@@ -270,8 +270,8 @@ def test_gradients_in_order_to_deploy_are_counted(lab):
     """5 clients with 20 examples train for 2 epochs before they deploy; and FedLPA, which takes gradients in its own way."""
     text = RIGHT.replace("RoundBased", "RoundBased, descend", 1) + PERSONAL
     assert found(lab(text), what_a_run_costs_is_known_before).endswith(
-        "what is deployed says in its examples that gradients of 0 were computed in order to deploy it, but it were 200; count "
-        f"them in personal_model in {PLACE}."
+        "what is deployed says in its examples that gradients of 0 examples were computed in order to deploy it, but 200 were: "
+        f"count them in deploy_visits, or in deploy_workload if the method is a wrapper; look at personal_model in {PLACE}."
     )
     assert found(lab(text + COUNTED), what_a_run_costs_is_known_before).startswith("ok: ")
 
@@ -280,7 +280,7 @@ def test_a_wrong_number_of_gradients_in_order_to_deploy_is_told(monkeypatch):
     case = Case("fedlpa", algorithms.make("fedlpa"), special=Special())
     assert found(case, what_a_run_costs_is_known_before).startswith("ok: ")
     monkeypatch.setattr(FedLPA, "deploy_workload", lambda self, settings, num_examples: 7 * num_examples + 3)
-    assert "gradients of 429 were computed in order to deploy it, but it were 60;" in found(
+    assert "gradients of 429 examples were computed in order to deploy it, but 60 were:" in found(
         case, what_a_run_costs_is_known_before
     )
 

@@ -477,6 +477,19 @@ def test_mistakes_of_keys_and_of_axes_are_told_together(grid_of):
         ({"axes": SMALL["axes"] | {"algorithm": [["fedavg"]]}}, "Unknown algorithm"),
         ({"axes": SMALL["axes"] | {"clients": ["x"]}}, "clients must be a valid integer, but got 'x'."),
         ({"conditions": [{"when": {"datset": "digits"}, "set": {}}]}, "Did you mean 'dataset'?"),
+        (
+            {"conditions": [{"when": {"dataset": ["digit"]}, "set": {}}]},
+            "Unknown dataset 'digit'. Did you mean 'digits'?",
+        ),
+        (
+            {"conditions": [{"when": {"partition": "labl-2"}, "set": {}}]},
+            "Unknown partition 'labl-2'. Did you mean 'label-2'?",
+        ),
+        (
+            {"conditions": [{"when": {"partition": "label-x"}, "set": {}}]},
+            "label-k needs a whole number k of at least 1",
+        ),
+        ({"conditions": [{"when": {"model": ["simple-cn"]}, "set": {}}]}, "Unknown model 'simple-cn'. Did you mean"),
         ({"axes": {"dataset": ["digit"], "partition": ["iid"], "algorithm": ["fedavg"]}}, "Did you mean 'digits'?"),
         ({"axes": {"partition": ["iid"], "algorithm": ["fedavg"]}}, "dataset is missing."),
         ({"axes": {"dataset": ["digits"], "partition": ["iid"]}}, "algorithm is missing."),
@@ -488,6 +501,29 @@ def test_mistakes_in_the_cells_are_found_before_anything_runs(grid_of, changes, 
         with pytest.raises(ConfigError) as caught:
             expand(grid, budget)
         assert said in str(caught.value)
+
+
+def test_conditions_may_be_of_names_that_only_the_folder_of_a_lab_has(grid_of):
+    names = dict.fromkeys(("dataset", "partition", "model", "algorithm"), "qqq")
+    conditions = [{"when": {key: name}, "set": {"lr": 1.0}} for key, name in names.items()]
+    assert len(expand(grid_of(conditions=conditions), "paper")) == len(expand(grid_of(), "paper"))
+
+
+@pytest.mark.parametrize(
+    "report",
+    [{"rows": ["mean"], "columns": "algorithm"}, {"rows": ["algorithm"], "columns": "mean"}],
+)
+def test_an_option_with_the_name_of_a_column_of_tables_is_no_axis_of_them(report):
+    axes = {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["feddyn"], "mean": ["uniform", "examples"]}
+    with pytest.raises(ConfigError) as caught:
+        make_grid("mine", {"title": "t", "axes": axes, "report": report})
+    (said,) = caught.value.mistakes
+    assert (
+        "mean cannot be an axis of tables and figures, which have a column of that name: rename the option if it is"
+        in said
+    )
+    axes["algorithm"] = [{"name": "feddyn", "mean": mean} for mean in axes.pop("mean")]
+    assert len(expand(make_grid("mine", {"title": "t", "axes": axes}), "full")) == 2
 
 
 @pytest.mark.parametrize(

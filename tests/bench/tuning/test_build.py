@@ -6,6 +6,7 @@ import pytest
 
 import algorithms
 import search_spaces
+from bench import plugins
 from bench.config.methods import options_of
 from bench.config.resolve import resolve, with_options
 from bench.errors import ConfigError
@@ -141,6 +142,13 @@ def test_a_listed_space_names_what_training_adds_and_no_more():
         "with training: weight_decay",
     ]
     assert not any("with training" in line for line in search_spaces.describe("training").splitlines())
+
+
+def test_a_space_without_a_comment_is_listed_by_its_ranges_alone(monkeypatch, tmp_path):
+    (tmp_path / "search_spaces").mkdir()
+    (tmp_path / "search_spaces" / "mine.yaml").write_text("mu: {grid: [0.5, 1]}\n")
+    monkeypatch.setenv(plugins.VARIABLE, str(tmp_path))
+    assert search_spaces.describe("mine").splitlines()[0] == "mu in 0.5, 1"
 
 
 @pytest.mark.parametrize(

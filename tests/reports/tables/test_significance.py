@@ -170,6 +170,16 @@ def test_cells_are_tested_against_the_one_that_the_grid_names(store):
     assert "level 0.05; cells with fewer of them, or compared with such a one, are not tested)" in printed
 
 
+def test_metrics_that_the_reference_does_not_have_are_said_not_to_be_tested(store):
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
+    store.add("cifar10 label-2", "ditto", BEST, personal=True)
+    store.add("cifar10 label-2", "fedrep", minus([1, -1, 6]), personal=True)
+    store.report |= {"against": {"algorithm": "fedrep"}, "metrics": ["accuracy", "local_accuracy"]}
+    store.report |= {"printed": {"italics": True}}
+    assert "None is tested in accuracy." in store.render(format="md")
+    assert "level 0.05; none is tested in accuracy)" in " ".join(store.render(style="paper").split())
+
+
 def test_a_row_without_the_reference_is_not_tested(store):
     store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", minus([10, 11, 9]))
     store.add("svhn label-2", "fedrs", BEST)
