@@ -109,7 +109,7 @@ class LocallyEstimated(RoundBased):
         return lambda loss, params, batch, view: gradient(loss, tree.add(params, e), batch, view)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        result = self.update_with(self._shifted(view), data, plan, view)
+        result = self.update_with(self._shifted(view), data, plan, view)  # type: ignore[attr-defined]  # of the other base
         kept = {"received": view.params} if self.estimate == "last_active" else {}  # for the client's next e
         return result._replace(client={**result.client, **kept})
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import algorithms
 from algorithms import Deployed, PostHoc, State, Tree, at_least, one_of, registered, task_loss
+from algorithms.shared.accounting import Deploys
 from algorithms.shared.partial import check_classifier, descend_on, layers_of
 from algorithms.shared.types import BatchPlan, ClientData, ClientView, Settings, Task
 
@@ -36,7 +37,7 @@ class Finetune(PostHoc):
     """
 
     does = "fine-tunes"
-    takes = ("model", "fused", "several")
+    takes: ClassVar[tuple[Deploys, ...]] = ("model", "fused", "several")
     personal = True
     part: ClassVar[Part] = "full"
 
