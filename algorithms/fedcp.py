@@ -53,7 +53,7 @@ class FedCP(Scored, FitsPrivate):
         scored: when clients' models are scored; "before" is the authors' code.
     """
 
-    version = 3  # 2 drew infinite noise once in thousands of batches, after which a run diverged
+    version = 3  # 2 drew infinite noise once in hundreds or thousands of batches, after which a run diverged
 
     mmd_weight: float = 5.0
     gate: Gate = "learned"

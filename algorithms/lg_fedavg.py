@@ -66,7 +66,7 @@ class LGFedAvg(PersonalPart):
 
     def deploy_workload(self, settings: Settings, num_examples: int) -> int:
         # Clients have private parts only after the warm start.
-        rest = settings.rounds - self.warm_start_rounds
+        rest = max(0, settings.rounds - self.warm_start_rounds)
         return super().deploy_workload(replace(settings, rounds=rest), num_examples)
 
     def traffic(self, task: Task) -> int:

@@ -28,7 +28,9 @@ from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Ta
 
 Mode = Literal["train", "eval"]
 
-_SMALLEST_BATCH = 2  # of which batch normalisation can take statistics
+# Of which batch normalisation can take statistics. Skipped batches count as trained on: the attribute `smallest_batch` would
+# leave them out, so that counts of examples would move.
+_SMALLEST_BATCH = 2
 
 
 @registered("moon")

@@ -107,7 +107,7 @@ class Accounting:
 
     def workload(self, settings: Settings, num_examples: int) -> int:
         """Examples that a client with so many trains on in the rounds of a run, repetitions included, if it always takes
-        part."""
+        part: the mean over clients is `settings.participation` times that, the share of a cohort."""
         raise NotImplementedError
 
     @property

@@ -116,7 +116,8 @@ class Concatenation(Algorithm):
 
     def validate(self, config: RunConfig) -> list[str]:
         own = too_many_clusters(self.num_clusters, config)  # which some first stages say, too
-        return [*dict.fromkeys([*own, *self.first_stage().validate(config)])]
+        trained = config.model_copy(update={"rounds": self.first_rounds})
+        return [*dict.fromkeys([*own, *self.first_stage().validate(trained)])]
 
     @property
     def first_rounds(self) -> int:
@@ -191,9 +192,11 @@ class Concatenation(Algorithm):
 
     def caveats(self, task: Task) -> list[str]:
         said = (
-            "Features of the training images were computed once, as asked for, and without noise of clients; with noise, "
-            "augmentation, dropout or batch statistics that differs from the reference code."
+            "Features of the training images were computed once, as asked for; with augmentation, dropout or batch "
+            "statistics that differs from the reference code."
         )
+        if task.federation.noise_levels is not None:
+            said += " They are of images without their client's noise."
         cached = self.cache_features == "always" and not self._cacheable(task)
         return self.first_stage().caveats(self._encoding(task)) + [said] * cached
 

@@ -96,16 +96,15 @@ class LabelClusters(Algorithm):
         reports = _BYTES_PER_SHARE * task.federation.num_classes if self.reported else 0
         # Which clients train which of several models is not known yet: as if all trained the largest.
         each = [replace(task, model=model_of_cluster(task, self.models, k)) for k in range(len(self.models) or 1)]
-        return reports + max(map(self._traffic_of, each))
-
-    def _traffic_of(self, task: Task) -> int:
-        """Bytes that a client exchanges for its cluster's model, mean over the population."""
         if not self.inferred:
-            return self.base.traffic(task)
-        everyone = replace(
-            task, settings=replace(task.settings, rounds=1, participation=1.0)
-        )  # also in the first round
-        return self.base.traffic(task) + round((1 - task.cohort_share) * self.base.traffic(everyone))
+            return reports + max(map(self.base.traffic, each))
+        everyone, rest = replace(task.settings, rounds=1, participation=1.0), task.settings.rounds - 1
+        if self.anew:  # a round of the task's model, after which all begins
+            begun = (self.base.traffic(replace(own, settings=replace(own.settings, rounds=rest))) for own in each)
+            return reports + self.base.traffic(replace(task, settings=everyone)) + max(begun)
+        # In the first round the clients train that are not in a cohort, too.
+        beside = round((1 - task.cohort_share) * self.base.traffic(replace(task, settings=everyone)))
+        return reports + self.base.traffic(task) + beside
 
     def validate(self, config: RunConfig) -> list[str]:
         return self.base.validate(config)

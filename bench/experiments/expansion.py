@@ -13,7 +13,7 @@ from typing import Any
 
 import datasets
 from algorithms import REGISTRY
-from bench import models
+from bench import models, references
 from bench.config.methods import is_method, options_of
 from bench.config.resolve import LOCAL_LENGTHS, TWO_LENGTHS, resolve, weights_files, with_one_length, wrapped
 from bench.config.schema import SETTINGS, RunConfig, run_id
@@ -426,16 +426,17 @@ def _named(part: Mapping[str, Any]) -> list[str]:
 
 def _misspelt(when: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on names of a condition that are near to known ones, of datasets, partitions and models."""
-    for key, known in (("dataset", datasets.INFO), ("model", [*models.REGISTRY, *models.REGISTRY.aliases])):
+    for key, known in (("dataset", datasets.names()), ("model", [*models.REGISTRY, *models.REGISTRY.aliases])):
         for name in as_list(when.get(key, [])):
-            if isinstance(name, str) and name not in known and suggestion(name, known):
+            if isinstance(name, str) and ":" not in name and name not in known and suggestion(name, known):
                 yield unknown(key, name, known)
     for name in as_list(when.get("partition", [])):
-        try:
-            partitions.parse(name) if isinstance(name, str) else None
-        except ValueError as error:
-            if not str(error).startswith("Unknown") or "Did you mean" in str(error):
-                yield str(error)
+        if isinstance(name, str) and not references.is_partition(name):
+            try:
+                partitions.parse(name)
+            except ValueError as error:
+                if not str(error).startswith("Unknown") or "Did you mean" in str(error):
+                    yield str(error)
 
 
 def _unknown_whens(grid: GridSpec) -> list[str]:

@@ -19,9 +19,9 @@ from bench.results.metrics import METRICS, unknown_metric
 
 # Columns of the frames from which tables are made: an option of such a name would take the place of one.
 TABLE_COLUMNS = frozenset(
-    "band best choice chosen_on complete data_note difference diverged done failed few gain gain_std high lacking low mean "
-    "metric missed missing not_significant outdated p_value pairs published published_as run run_ids score searched seeds "
-    "settings stale std std_last10 studies substitute tried units value verdict".split()
+    "band best choice chosen_on competitor complete data_note difference diverged done ended failed few gain gain_std high "
+    "lacking lost low mean measured merit metric missed missing not_significant outdated p_value pairs published published_as "
+    "run run_ids score searched seeds settings stale std std_last10 studies study substitute tried units value verdict".split()
 )
 
 Figure = Annotated[SerializeAsAny[Shown], BeforeValidator(figure_of)]

@@ -143,7 +143,7 @@ def footnotes(cells: pd.DataFrame, contest: str, against: str) -> Iterator[str]:
         if (cells["pairs"] < 2).any()
         else ""
     )
-    none = f" None is tested in {', '.join(found)}." if (found := _untested(cells)) else ""
+    none = f" No cell is tested in {', '.join(found)}." if (found := _untested(cells)) else ""
     chosen = (
         f" The best was chosen on these {runs}, so equal methods differ in more than {LEVEL:.0%} of the {contest}s."
     )
@@ -161,7 +161,7 @@ def about_italics(cells: pd.DataFrame, contest: str, against: str) -> str:
     runs = "studies" if cells["studies"].any() else "seeds"
     test = f"paired t-test over {seeds} {runs}, Holm's correction, level {LEVEL:g}"
     few = "; cells with fewer of them, or compared with such a one, are not tested" * has_few(cells)
-    none = f"; none is tested in {', '.join(found)}" if (found := _untested(cells)) else ""
+    none = f"; no cell is tested in {', '.join(found)}" if (found := _untested(cells)) else ""
     return f"italics: not significantly different from {against or f'the best of the {contest}'} ({test}{few}{none})"
 
 

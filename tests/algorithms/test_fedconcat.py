@@ -678,11 +678,19 @@ def test_exact_count_of_communication():
     assert bytes_per_client(both_ways) == exact + 4 * model
 
 
-@pytest.mark.parametrize("name", ["fedconcat", "fedconcat-id", "random-clusters"])
-def test_communication_of_a_base_whose_first_round_is_another(name):
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("fedconcat", {}),
+        ("fedconcat-id", {}),
+        ("fedconcat-id", {"inference_round": "before"}),
+        ("random-clusters", {}),
+    ],
+)
+def test_communication_of_a_base_whose_first_round_is_another(name, options):
     """FedCM's server has no momentum to send in the first round."""
     task = toy_task(rounds=3, participation=0.6)
-    method = toy_method(name, base=FedCM(), encoder_rounds=3, classifier_rounds=2)
+    method = toy_method(name, base=FedCM(), encoder_rounds=3, classifier_rounds=2, **options)
     costs = train(method, task)["costs"]
     assert abs(method.traffic(task) - (costs["bytes_down"] + costs["bytes_up"]) / task.population) <= 1
 

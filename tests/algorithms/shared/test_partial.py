@@ -481,7 +481,7 @@ def test_models_that_do_not_have_the_parts(method, model, said):
         method.init(task)
 
 
-def test_clients_that_were_absent_after_the_warm_start_fit_their_part_before_they_deploy():
+def test_as_many_clients_are_expected_to_fit_their_part_as_are_absent_after_the_warm_start():
     task = toy_task(sizes=(10,) * 10, participation=0.2, rounds=10)
     method = LGFedAvg(warm_start_rounds=8)
     fits = method.fit_visits(task.settings, 10)

@@ -510,6 +510,14 @@ def test_conditions_may_be_of_names_that_only_the_folder_of_a_lab_has(grid_of):
 
 
 @pytest.mark.parametrize(
+    "when",
+    [{"dataset": "npz:/data/digits.npz"}, {"dataset": "imagefolder:digits"}, {"partition": "file:/data/label-2.json"}],
+)
+def test_conditions_may_be_of_data_of_users_that_is_not_here(grid_of, when):
+    assert expand(grid_of(conditions=[{"when": when, "set": {"lr": 1.0}}]), "paper")
+
+
+@pytest.mark.parametrize(
     "report",
     [{"rows": ["mean"], "columns": "algorithm"}, {"rows": ["algorithm"], "columns": "mean"}],
 )

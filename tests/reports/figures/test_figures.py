@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -444,6 +445,11 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
     with pytest.raises(ConfigError) as caught:
         grid_with(tmp_path, drawn)
     assert said in str(caught.value)
+
+
+def test_no_figure_is_over_an_option_with_the_name_of_a_column_of_tables():
+    with pytest.raises(ValueError, match="^mean cannot be an axis of tables and figures, which have a column of that name"):
+        figure_of({"kind": "by-setting", "setting": "mean"}).check(SimpleNamespace(known_settings=["mean"]))
 
 
 def test_every_kind_and_every_axis_that_a_grid_may_name_has_a_picture(store, trained):

@@ -4,7 +4,7 @@ from bench.experiments.report_schema import TABLE_COLUMNS
 from reports.tables.aggregate import SETTING, cell_keys, collect_runs
 
 
-def test_all_columns_of_the_frames_behind_a_table_are_known(store):
+def test_all_columns_of_runs_and_cells_are_known(store):
     store.add("cifar10 label-2", "fedavg", [0.5, 0.6, 0.7]).add("cifar10 label-2", "moon", [0.4, 0.6, 0.5])
     report = store.grid_report()
     grid, records = report.expanded, report.records

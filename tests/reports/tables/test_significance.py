@@ -176,8 +176,8 @@ def test_metrics_that_the_reference_does_not_have_are_said_not_to_be_tested(stor
     store.add("cifar10 label-2", "fedrep", minus([1, -1, 6]), personal=True)
     store.report |= {"against": {"algorithm": "fedrep"}, "metrics": ["accuracy", "local_accuracy"]}
     store.report |= {"printed": {"italics": True}}
-    assert "None is tested in accuracy." in store.render(format="md")
-    assert "level 0.05; none is tested in accuracy)" in " ".join(store.render(style="paper").split())
+    assert "No cell is tested in accuracy." in store.render(format="md")
+    assert "level 0.05; no cell is tested in accuracy)" in " ".join(store.render(style="paper").split())
 
 
 def test_a_row_without_the_reference_is_not_tested(store):
