@@ -448,7 +448,9 @@ def test_a_mistake_in_the_figures_of_a_grid_is_explained(tmp_path, drawn, said):
 
 
 def test_no_figure_is_over_an_option_with_the_name_of_a_column_of_tables():
-    with pytest.raises(ValueError, match="^mean cannot be an axis of tables and figures, which have a column of that name"):
+    with pytest.raises(
+        ValueError, match="^mean cannot be an axis of tables and figures, which have a column of that name"
+    ):
         figure_of({"kind": "by-setting", "setting": "mean"}).check(SimpleNamespace(known_settings=["mean"]))
 
 
