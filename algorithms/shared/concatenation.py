@@ -1,7 +1,7 @@
 """Stage 3 of FedConcat: a linear classifier, trained in rounds on the concatenated features of frozen encoders."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
 import torch
 from torch import Tensor
@@ -116,7 +116,9 @@ class Concatenation(Algorithm):
 
     def validate(self, config: RunConfig) -> list[str]:
         own = too_many_clusters(self.num_clusters, config)  # which some first stages say, too
-        trained = config.model_copy(update={"rounds": self.first_rounds})
+        trained = cast(Any, config).model_copy(
+            update={"rounds": self.first_rounds}
+        )  # `validate` comes before `num_rounds`
         return [*dict.fromkeys([*own, *self.first_stage().validate(trained)])]
 
     @property

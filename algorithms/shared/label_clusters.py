@@ -10,7 +10,6 @@ from torch import Tensor
 
 import algorithms
 from algorithms.centralized import Centralized
-from algorithms.oneshot import OneExchange
 from algorithms.shared import tree
 from algorithms.shared.accounting import no_costs
 from algorithms.shared.base import Algorithm, Deployed, State
@@ -235,8 +234,10 @@ def check_base(base: Algorithm) -> None:
         raise ValueError(
             f"FedConcat trains its base within clusters, whose cohorts differ in size, but {name} needs cohorts of one size."
         )
-    if isinstance(base, OneExchange):
-        raise ValueError(f"FedConcat needs a base that averages models in every round, but {name} does so once.")
+    if base.deploy_reads_clients:
+        raise ValueError(
+            f"FedConcat needs a base that averages models in every round, but {name} leaves them at clients."
+        )
     refuse_wrapper("FedConcat", base)
     if not isinstance(base, RoundBased):
         raise ValueError(f"FedConcat needs a base that trains and averages one model in rounds, but {name} does not.")

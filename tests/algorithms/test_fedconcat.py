@@ -553,7 +553,7 @@ def test_options_of_reports_and_inference_reach_them():
         ),
         (
             {"algorithm": {"name": "fedconcat-id", "base": {"name": "oneshot"}}},
-            "fedconcat-id: FedConcat needs a base that averages models in every round, but oneshot does so once.",
+            "fedconcat-id: FedConcat needs a base that averages models in every round, but oneshot leaves them at clients.",
         ),
         (
             {"base": {"name": "fedsam", "swa": True, "swa_every": 2, "swa_last_lr": 1.0}},
