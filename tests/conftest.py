@@ -17,6 +17,9 @@ import pytest
 from bench.published.lookup import PAPERS
 from datasets import cache
 
+for _name in ("FORCE_COLOR", "NO_COLOR", "PY_COLORS"):  # some CI systems set them; tests read texts without colours
+    os.environ.pop(_name, None)
+
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

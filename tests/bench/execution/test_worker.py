@@ -126,7 +126,8 @@ def test_a_checkpoint_of_another_run_is_ignored_with_a_sentence(job, monkeypatch
     assert len(first.rows) == 1
 
 
-def test_who_starts_over_leaves_no_states_of_an_earlier_attempt_behind(job, tmp_path):
+def test_who_starts_over_leaves_no_states_of_an_earlier_attempt_behind(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 60)  # one report of all rounds, however slow the machine is
     train(replace(job, id="b2", retention=StateRetention(final="deployed", rounds=(2,)), checkpoint_seconds=60))
     assert {path.name for path in tmp_path.glob("*.pt")} == {"round-0002.pt", "final.pt"}
     train(replace(job, retention=StateRetention(final="none", rounds=(3,))), steps=1)
