@@ -179,7 +179,9 @@ def test_made_files_are_the_same_each_time_and_are_not_made_again(tmp_path):
 @pytest.mark.parametrize("done", [0, 4, 6, 7, 10, 11])
 def test_what_an_interruption_has_left_is_not_taken_for_the_whole(tmp_path, monkeypatch, read, done):
     """Six files are written, and then moved to their places."""
-    raw = {f"all_data/all_data_{part}.json": {f"w{part}-{k}": 110 for k in range(40)} for part in range(3)}
+    monkeypatch.setattr(femnist, "SMALLEST_WRITER", 2)
+    monkeypatch.setattr(femnist, "FRACTION", 1.0)
+    raw = {f"all_data/all_data_{part}.json": {f"w{part}-{k}": 10 for k in range(2)} for part in range(3)}
     write_leaf(tmp_path / "femnist", raw)
 
     def until_full(do):

@@ -98,6 +98,8 @@ def test_a_kept_file_is_the_same_partition_under_the_same_name(saved, tmp_path):
         ("[" * 100_000, "is not valid JSON"),
         # Counting the keys one after another would take minutes.
         ("{" + ",".join(f'"{key}": 0' for key in (*range(60_000), 59_999)) + "}", "has the key '59999' twice"),
+        # Looking for each client among all would, too.
+        (json.dumps({"train": {str(client): [client] for client in range(1, 40_001)}}), "numbered from 0 to 39999"),
     ],
     ids=lambda value: str(value)[:60],
 )
