@@ -82,3 +82,11 @@ def test_under_noise_the_test_set_has_one_noisy_copy_per_client():
     assert evaluate(only_first, deployed) == pytest.approx(evaluate(clean, deployed))
     only_last = noisy.restrict(torch.tensor([4]))  # who keeps its noise
     assert evaluate(only_last, deployed) != pytest.approx(evaluate(clean, deployed))
+
+
+def test_noise_of_test_images_does_not_depend_on_how_many_are_tested_at_once(monkeypatch):
+    noisy = toy_task(noise=3.0)
+    deployed = Deployed(noisy.model, train(FedAvg(), noisy)["params"], {}, False)
+    whole = evaluate(noisy, deployed)
+    monkeypatch.setattr("bench.simulation.task._AT_ONCE", 7)
+    assert evaluate(noisy, deployed) == pytest.approx(whole)
