@@ -7,8 +7,9 @@ Fan, Hu, Yao, Niu, Zhang, Sugiyama and Wang, Locally Estimated Global Perturbati
 Federated Sharpness-aware Minimization, ICML 2024. https://arxiv.org/abs/2405.18890
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import ClassVar, Literal, cast, get_args
 
 from torch import Tensor
 
@@ -61,6 +62,8 @@ class LocallyEstimated(RoundBased):
     estimate: Estimate = "last_active"
     norm: Norm = "all"
 
+    update_with: ClassVar[Callable[..., LocalResult]]  # of the class beside it, which says how a client trains
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("rho", self.rho, 0)
@@ -109,7 +112,7 @@ class LocallyEstimated(RoundBased):
         return lambda loss, params, batch, view: gradient(loss, tree.add(params, e), batch, view)
 
     def local_update(self, data: ClientData, plan: BatchPlan, view: ClientView) -> LocalResult:
-        result = self.update_with(self._shifted(view), data, plan, view)  # type: ignore[attr-defined]  # of the other base
+        result = self.update_with(self._shifted(view), data, plan, view)
         kept = {"received": view.params} if self.estimate == "last_active" else {}  # for the client's next e
         return result._replace(client={**result.client, **kept})
 
