@@ -94,6 +94,41 @@ def test_a_figure_that_a_driver_adds_meanwhile_is_drawn(store, made, monkeypatch
     assert [path.stem.removeprefix(f"{LABEL}-") for path in drawn] == ["rounds", "communication"]
 
 
+FAILING = """
+from matplotlib.figure import Figure as Drawn
+
+from reports.figures import Figure, registered_figure
+
+
+@registered_figure("broken")
+class Broken(Figure):
+    \"\"\"Needs something that may be missing.\"\"\"
+
+    shape = {}
+
+    def collect(self, grid, records, store, value=None):
+        return {"one": 1}
+
+    def draw(self, found, widths):
+        FAILS
+        return Drawn()
+"""
+
+
+def test_a_figure_of_a_lab_that_could_not_be_drawn_is_tried_again(store, tmp_path, monkeypatch):
+    """What it lacked, a package for example, may be there next time."""
+    method_files.use(tmp_path / "mylab", monkeypatch, {"figures/broken.py": FAILING.replace("FAILS", "import nowhere")})
+    report = {"report": store.grid(LABEL)["report"] | {"figures": [{"kind": "broken"}]}}
+    store.write_grid(LABEL, store.grid(LABEL) | report)
+    for _ in range(2):
+        paths, (said,) = api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
+        assert paths == [] and "ModuleNotFoundError: No module named 'nowhere'" in said
+    (tmp_path / "nowhere.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    paths, said = api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
+    assert {path.stem for path in paths} == {f"{LABEL}-broken"} and said == []
+
+
 def finish_last(store: Store) -> None:
     with store.locked():
         finish(store, LABEL_2[-1], 0.7)

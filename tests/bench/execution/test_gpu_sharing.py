@@ -11,9 +11,9 @@ from bench.execution.resources import Resources
 AUTO = Resources(1, 1.0, "cuda", auto=True)
 
 
-def job(engine="auto", **settings):
+def job(engine="auto", tf32=False, **settings):
     flat = {"algorithm": "fedavg", "dataset": "cifar10", "partition": "label-2"}
-    return SimpleNamespace(config=resolve(flat | settings), engine=engine, tf32=False, base="")
+    return SimpleNamespace(config=resolve(flat | settings), engine=engine, tf32=tf32, base="")
 
 
 @pytest.fixture
@@ -98,10 +98,23 @@ def test_a_kind_that_cannot_be_tried_gets_a_whole_gpu(allocator):
         {"algorithm": "fedconcat", "num_clusters": 3},
         {"dataset": "svhn"},
         {"engine": "loop"},
+        {"tf32": True},
+        {"image_size": 64},
+        {"transform": "moon"},
     ],
 )
-def test_another_cohort_batch_model_method_dataset_or_engine_is_another_kind(change):
+def test_what_moves_memory_or_time_of_a_gpu_is_another_kind(change):
     assert kind_of(job(**change)) != kind_of(job())
+
+
+def test_another_width_of_a_model_is_another_kind():
+    assert kind_of(job(model="resnet50", model_width=0.5)) != kind_of(job(model="resnet50"))
+
+
+def test_cohorts_of_everyone_are_another_kind_than_equal_ones_of_some():
+    """Rounds of everyone are replayed as CUDA graphs."""
+    everyone, some = kind_of(job(clients=20)), kind_of(job(clients=40, participation=0.5))
+    assert "20 clients per round" in everyone and "20 clients per round" in some and everyone != some
 
 
 def test_a_trial_that_did_not_fit_gets_at_least_twice_as_much_until_it_has_a_gpu_for_itself(allocator):

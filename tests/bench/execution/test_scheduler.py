@@ -109,5 +109,9 @@ The actor is dead because its node has died. Node Id: 4f1c0d
 """
 
 
+TERMINATED = GONE.replace("its node has died. Node Id: 4f1c0d", "the node was terminated: its lease has ended.")
+
+
 def test_deaths_of_machines_are_not_those_of_a_run():
-    assert [own_deaths(text) for text in (KILLED, GONE, KILLED + GONE + KILLED, "")] == [1, 0, 2, 1]
+    assert [own_deaths(text) for text in (KILLED, GONE, TERMINATED, "")] == [1, 0, 0, 1]
+    assert own_deaths(KILLED + GONE + KILLED + TERMINATED) == 2

@@ -147,6 +147,42 @@ def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
     assert first.note == "starts over: its checkpoint was written with engine 'loop' instead of 'vectorised'"
 
 
+CONTINUED = "continues after round 2"
+
+
+@pytest.mark.parametrize(
+    ("now", "note"),
+    [
+        (dict, CONTINUED),
+        (lambda: dict(digest="0badcafe"), "starts over: its checkpoint was written with images '"),
+        (lambda: dict(threads=7), "starts over: its checkpoint was written with threads 1 instead of 7"),
+        (
+            lambda: dict(torch="3.0"),
+            f"starts over: its checkpoint was written with torch '{torch.__version__}' instead of '3.0'",
+        ),
+        (lambda: dict(weights="ab12"), "starts over: its checkpoint was written with weights None instead of 'ab12'"),
+        (lambda: dict(tf32={"tf32": True}), "starts over: its checkpoint was written with tf32 None instead of True"),
+    ],
+    ids=["nothing", "images", "threads", "torch", "weights", "tf32"],
+)
+def test_a_checkpoint_is_continued_only_where_all_is_the_same_that_decides_the_numbers(job, monkeypatch, now, note):
+    monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
+    train(job, steps=2)
+    key, changed = workers._checkpoint_key, now()
+    if "digest" in changed:
+        monkeypatch.setattr(workers, "_checkpoint_key", lambda job, run, digest: key(job, run, changed["digest"]))
+    if "weights" in changed:
+        monkeypatch.setattr(Run, "weights", changed["weights"])
+    if "threads" in changed:
+        monkeypatch.setattr(torch, "get_num_threads", lambda: changed["threads"])
+    if "torch" in changed:
+        monkeypatch.setattr(torch, "__version__", changed["torch"])
+    if "tf32" in changed:
+        monkeypatch.setattr(workers, "uses_tf32", lambda device: changed["tf32"])
+    (first,) = train(job, steps=1)
+    assert first.note.startswith(note) and len(first.rows) == (3 if note == CONTINUED else 1)
+
+
 def test_images_of_several_sizes_are_resized_and_the_record_says_so(job, tmp_path, monkeypatch):
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     draw = np.random.default_rng(0)
@@ -328,6 +364,10 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
         f"Cannot use {job.folder}: No space left on device. Finished runs are kept; mend this, and the same "
         "command continues."
     )
+    for code in (errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM):
+        assert storage_trouble(OSError(code, os.strerror(code)), "here").startswith(
+            f"Cannot use here: {os.strerror(code)}."
+        )
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
 
 
@@ -584,6 +624,14 @@ def test_a_machine_whose_gpu_torch_does_not_see_trains_nothing_and_a_gpu_that_is
     for is_seen, text, said in (
         (False, "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", NO_GPU),
         (True, f"{busy}\nCUDA kernel errors might be ...", f"{NO_GPU} that works ({busy})"),
+        *(
+            (True, text, f"{NO_GPU} that works ({text})")
+            for text in (
+                "CUDA error: no CUDA-capable device is detected",
+                "No CUDA GPUs are available",
+                "CUDA error: uncorrectable ECC error encountered",
+            )
+        ),
     ):
         with monkeypatch.context() as patch:
             on_cpu = Worker(replace(job, checkpoint_seconds=60), None, "cpu")

@@ -197,6 +197,15 @@ def test_a_base_of_earlier_code_is_trained_again_and_what_started_from_it_as_wel
     assert again.reasons.keys() == {cell.id for cell in made.todo} and len({*again.reasons.values()}) == 1
 
 
+def test_the_longest_runs_are_first_but_after_those_from_which_they_start(ask, store):
+    """Else the longest would train alone at the end."""
+    axes = {**GRID["axes"], "algorithm": ["fedavg", "ccvr"], "local_epochs": [1, 4, 2], "seed": [0]}
+    made = ask(axes=axes, report={"rows": ["partition", "local_epochs"], "columns": "algorithm"}).plan(store)
+    order = [(cell.config.algorithm["name"], cell.config.local_epochs) for cell in made.todo]
+    assert order == [(name, epochs) for name in ("fedavg", "ccvr") for epochs in (4, 2, 1)]
+    assert set(made.bases.values()) == {cell.id for cell in made.todo[:3]}
+
+
 SWEEP = {
     "axes": GRID["axes"] | {"algorithm": ["ccvr"], "virtual_per_class": [0, 50, 100], "seed": [0]},
     "report": {"rows": ["partition"], "columns": "virtual_per_class"},

@@ -158,8 +158,33 @@ def test_the_states_of_a_run_are_named(store):
     train(store)
     for name in ("round-0001.pt", "final.pt", ".final.pt-x1"):
         (store.run_folder(RUN) / name).touch()
-    assert store.states(RUN) == ["final.pt", "round-0001.pt"]
+    (store.run_folder(RUN) / "round-0002.pt").symlink_to(store.run_folder(RUN) / "final.pt")
+    (store.run_folder(RUN) / "round-0003.pt").mkdir()
+    assert store.states(RUN) == ["final.pt", "round-0001.pt"], "a link leads out, and a folder holds no state"
     assert store.states("0123456789abcdef") == []
+
+
+def test_the_digest_of_a_grid_is_of_all_that_reports_read_of_its_runs(store):
+    spec = load_grid("quickstart")
+    store.write_grid("quickstart@paper", to_json(spec, "paper", {}, expand(spec, "paper")[:1]))
+    (run,) = (cell["run"] for cell in store.grid("quickstart@paper")["cells"])
+    train(store, run)
+    seen = [store.digest("quickstart@paper")]
+    folder = store.run_folder(run)
+    for change in (
+        lambda: (folder / "final.pt").write_bytes(b"state"),  # which figures name as there
+        lambda: (folder / "probe-x.json").write_text("{}"),
+        lambda: (folder / "probe-x.json").write_text("[]"),
+        lambda: store.write_code(hash_of(CODE), CODE),
+        lambda: (folder / "probe-x.json").rename(folder / "probe-y.json"),
+        lambda: (folder / "rounds.jsonl").unlink(),
+    ):
+        change()
+        seen.append(store.digest("quickstart@paper"))
+    assert len({*seen}) == len(seen)
+    (folder / "final.pt").write_bytes(b"other")
+    train(store)
+    assert store.digest("quickstart@paper") == seen[-1], "of states only the name, of runs of other grids nothing"
 
 
 def test_reading_an_absent_store_makes_nothing(tmp_path):

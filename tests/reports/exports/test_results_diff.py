@@ -1,11 +1,17 @@
 """Two results directories, cell by cell."""
 
 import pandas as pd
+import yaml
 
+from bench.experiments.expansion import expand
+from bench.experiments.grid_loading import load_grid
+from bench.experiments.spec import ExperimentSpec
 from bench.results.ids import hash_of
+from bench.results.store import Store
 from reports.exports import results_diff
 from tests.support import stores as stores_module
-from tests.support.stores import LABEL, cells, results
+from tests.support.stored_experiments import store_cells
+from tests.support.stores import LABEL, cells, finish, results
 
 LABEL_2, DIR = cells("label-2", "fedavg"), cells("dir-0.1", "fedavg")
 
@@ -69,13 +75,23 @@ def test_runs_of_another_version_of_a_method_are_compared_by_their_seeds(tmp_pat
 
 
 def test_what_differs_at_one_tuning_choice_is_not_mixed_with_others(tmp_path):
-    tuned = cells("label-2", "fedprox")
-    one = results(tmp_path / "a", tuned, scores(tuned, *[0.5] * len(tuned)))
-    other = results(tmp_path / "b", tuned, scores(tuned, *[0.6] * len(tuned)))
-    table = results_diff.compare(LABEL, one, other).tables["accuracy"]
-    choices = {str(cell.choice) for cell in tuned}
-    assert len(table) == len(choices)
-    assert ("tuning" in table) == any(cell.choice for cell in tuned)
+    grid = {
+        "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedprox"], "seed": [0, 1]},
+        "tuning": [{"when": {"algorithm": "fedprox"}, "options": {"mu": [0.01, 0.1]}}],
+    }
+    path = tmp_path / "tuned.yaml"
+    path.write_text(yaml.safe_dump(grid))
+    loaded, stores = load_grid(str(path)), [Store(tmp_path / side) for side in "ab"]
+    for store, accuracy in zip(stores, (0.5, 0.6), strict=True):
+        label = store_cells(store, ExperimentSpec(loaded, "paper"))
+        for cell in expand(loaded, "paper"):
+            if (cell.choice["mu"], cell.setting("seed")) != (0.1, 1):
+                finish(store, cell, accuracy + cell.choice["mu"])
+    table = results_diff.compare(label, *stores).tables["accuracy"]
+    assert [line[3:] for line in table.itertuples(index=False)] == [
+        ("mu=0.01", "51.0±0.0", "61.0±0.0", "+10.0±0.0", "2 of 2 differ"),
+        ("mu=0.1", "60.0", "70.0", "+10.0", "1 of 1 differ"),
+    ]
 
 
 def test_accuracies_that_the_report_shows_come_first(tmp_path, monkeypatch):

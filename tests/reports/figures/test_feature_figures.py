@@ -150,6 +150,16 @@ def test_an_embedding_says_how_much_is_right_before_and_after(store, measured):
             {"points": [[0, 0]], "labels": [3], "before": [0], "after": [0]},
             "labels is not a known class for each point",
         ),
+        *(
+            (
+                EMBEDDING,
+                "embedding-100",
+                {"points": [[0, 0]], "labels": [0], "before": [0], "after": [0]} | {view: wrong},
+                f"{view} is not a known class for each point",
+            )
+            for view in ("labels", "before", "after")
+            for wrong in ([], [0, 1], [-1])
+        ),
         (
             EMBEDDING,
             "embedding-100",

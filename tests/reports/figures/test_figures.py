@@ -99,6 +99,19 @@ def test_local_models_rise_by_epochs_and_fall_where_they_are_averaged(store, tra
 
 
 @pytest.mark.parametrize(
+    "traced",
+    [{"drift": 0.5}, {"clients": ["three"], "accuracies": [[0.5]]}, {"clients": [3], "accuracies": [0.5]}, [1]],
+)
+def test_what_a_callback_of_a_lab_has_traced_of_local_models_is_not_drawn(store, trained, traced):
+    trained("cifar10 label-2", "fedavg", [0.5])
+    rounds = store.folder / "runs" / store.cells[0]["run"] / "rounds.jsonl"
+    lines = [json.loads(line) | {"local_models": traced} for line in rounds.read_text().splitlines()]
+    rounds.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(KeyError, match="accuracy"):  # there is no such figure
+        numbers(store, {"kind": "local-models"})
+
+
+@pytest.mark.parametrize(
     ("x", "places"),
     [
         ("rounds", [1, 2, 3]),
