@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import hypothesis
 import pytest
 
 from bench.published.lookup import PAPERS
@@ -19,6 +20,10 @@ from datasets import cache
 
 for _name in ("FORCE_COLOR", "NO_COLOR", "PY_COLORS"):  # some CI systems set them; tests read texts without colours
     os.environ.pop(_name, None)
+
+# The same examples on every machine, however slow it is, and none of earlier failures.
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, database=None)
+hypothesis.settings.load_profile("same")
 
 ARCHIVES = Path(__file__).resolve().parents[2] / "shared" / "data"
 

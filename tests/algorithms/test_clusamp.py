@@ -69,7 +69,7 @@ def federations(draw):
     return sizes, draw(st.integers(1, number)), joined, random.permutation(number).tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(federations())
 def test_rows_sum_to_one_and_columns_to_the_share_of_each_client(federation):
     sizes, count, joined, order = federation
@@ -82,7 +82,7 @@ def test_rows_sum_to_one_and_columns_to_the_share_of_each_client(federation):
     assert weights == [Fraction(size, sum(sizes)) for size in sizes]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(federations())
 def test_the_heaviest_clusters_are_in_one_distribution_each(federation):
     sizes, count, joined, order = federation
@@ -102,7 +102,7 @@ def test_the_heaviest_clusters_are_in_one_distribution_each(federation):
     assert all(number in whole for number, weight in enumerate(weights) if weight > lightest)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(federations())
 def test_subtrees_are_those_of_a_cut_of_scipy_at_their_weights(federation):
     sizes, count, joined, _ = federation

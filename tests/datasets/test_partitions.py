@@ -213,7 +213,7 @@ partition_names = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     name=partition_names,
     class_counts=st.lists(st.integers(60, 200), min_size=5, max_size=5),

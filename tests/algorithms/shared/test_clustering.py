@@ -40,7 +40,7 @@ def test_balanced_k_means_moves_the_farthest_points_of_a_full_cluster_to_the_nea
     assert balanced.tolist() in ([1, 0, 0, 0, 1, 1], [0, 1, 1, 1, 0, 0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(2, 40), st.integers(1, 6), st.integers(0, 99))
 def test_balanced_k_means_respects_the_capacity(count, num_clusters, seed):
     num_clusters = min(num_clusters, count)

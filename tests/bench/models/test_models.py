@@ -96,7 +96,8 @@ def test_simple_cnn_equals_the_module_with_its_params():
 
 @pytest.mark.parametrize("training", [False, True])
 def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
-    torchvision = pytest.importorskip("torchvision")
+    import torchvision
+
     bound, params = initialised("resnet50", training=training)
     module = torchvision.models.resnet50(num_classes=10)
     module.conv1, module.maxpool = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False), torch.nn.Identity()
@@ -106,14 +107,16 @@ def test_resnet50_equals_torchvisions_with_the_stem_for_small_images(training):
 @pytest.mark.parametrize("shape", [COLOUR, (3, 40, 56)])
 @pytest.mark.parametrize("training", [False, True])
 def test_resnet18_equals_torchvisions(training, shape):
-    torchvision = pytest.importorskip("torchvision")
+    import torchvision
+
     bound, params = initialised("resnet18", training=training, shape=shape)
     assert_equal_to_module(bound, params, torchvision.models.resnet18(num_classes=10).train(training), shape)
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_mobilenetv2_equals_torchvisions_with_three_strides_instead_of_five(training):
-    torchvision = pytest.importorskip("torchvision")
+    import torchvision
+
     bound, params = initialised("mobilenetv2", training=training)
     module = torchvision.models.mobilenet_v2(num_classes=10, dropout=0.0)
     module.features[0][0].stride = module.features[2].conv[1][0].stride = (1, 1)

@@ -20,7 +20,8 @@ def folder(tmp_path_factory):
 
 
 def test_features_are_those_of_torchvisions_network_with_the_same_file(folder):
-    torchvision = pytest.importorskip("torchvision")
+    import torchvision
+
     module = torchvision.models.resnet18()
     module.load_state_dict(torch.load(folder / "resnet18.pth", weights_only=True))
     module.fc = torch.nn.Identity()
