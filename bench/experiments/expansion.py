@@ -23,7 +23,16 @@ from bench.experiments import grid_files
 from bench.experiments.cells import Cell
 from bench.experiments.grid_schema import PAPER, GridSpec, Reproduces
 from bench.experiments.labels import UNWRAPPED
-from bench.experiments.settings_schema import MOST_CELLS, Budget, Condition, as_list, matches, require_few, without
+from bench.experiments.settings_schema import (
+    MOST_CELLS,
+    Budget,
+    Condition,
+    as_list,
+    matches,
+    named,
+    require_few,
+    without,
+)
 from bench.measurements.specs import Shown, probes_of
 from datasets import DatasetInfo, partitions
 from datasets.own_data import canonical_setting
@@ -63,13 +72,7 @@ class Refused:
         value = self.settings.get(key)
         if isinstance(value, Mapping):
             return value.get("name")
-        if key == "dataset":
-            return canonical_setting(key, value)
-        read = {"model": models.canonical, "partition": lambda text: partitions.parse(text).name}.get(key)
-        try:
-            return read(value) if read and isinstance(value, str) else value
-        except ValueError:  # its own mistake
-            return value
+        return named(key, value)
 
 
 def expand(

@@ -3,17 +3,19 @@
 import itertools
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from bench import models, references
 from bench.config.compatibility import subset
 from bench.config.methods import defaults_of, is_method
 from bench.config.parts import Part
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.participation import cohort_size
-from datasets import DatasetInfo
+from datasets import DatasetInfo, own_data, partitions
 from datasets.partitions import counts_clients, usual_clients
 
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
@@ -169,11 +171,22 @@ class Budget(Part):
 
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
-    """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
+    """Whether settings, or options of the method (its defaults included), are among the values of a condition, whichever of its
+    names each has."""
     algorithm: Any = flat.get("algorithm")
     defaults = defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}
     seen = {**defaults, **flat}
-    return all(seen.get(key) in as_list(value) for key, value in when.items())
+    return all(named(key, seen.get(key)) in [named(key, one) for one in as_list(value)] for key, value in when.items())
+
+
+def named(setting: str, value: Any) -> Any:
+    """A value of a setting under the name that runs have: of a model, a partition, and data of a user; others, and what cannot
+    be used, as they are: that is said where the config is checked."""
+    read = {"model": models.canonical, "partition": lambda name: partitions.parse(name).name}.get(setting)
+    if read and isinstance(value, str) and not references.is_partition(value):
+        with suppress(ValueError):
+            return read(value)
+    return own_data.canonical_setting(setting, value)
 
 
 def as_list(value: Any) -> list:

@@ -385,6 +385,19 @@ def test_conditions_hold_where_their_settings_do(grid_of):
     assert small == {("label-2", "fedavg")}
 
 
+@pytest.mark.parametrize(
+    "when", [{"model": "lenet-cifar"}, {"partition": "dir-0.50"}, {"partition": ["iid", "dir-.5"]}]
+)
+def test_conditions_hold_for_every_name_of_a_model_and_a_partition(grid_of, when):
+    axes = SMALL["axes"] | {"dataset": ["fmnist"], "model": ["simple-cnn"], "partition": ["label-2", "dir-0.5"]}
+    cells = expand(grid_of(axes=axes, conditions=[{"when": when, "set": {"batch_size": 8}}]), "paper")
+    wanted = {"label-2", "dir-0.5"} if "model" in when else {"dir-0.5"}
+    assert {cell.config.partition for cell in cells if cell.config.batch_size == 8} == wanted
+    other = SMALL["axes"] | {"dataset": ["fmnist"], "model": ["lenet-cifar"], "partition": ["dir-0.500"]}
+    condition = {"when": {"model": "simple-cnn", "partition": "dir-0.5"}, "set": {"batch_size": 8}}
+    assert {cell.config.batch_size for cell in expand(grid_of(axes=other, conditions=[condition]), "paper")} == {8}
+
+
 def test_a_grid_may_change_a_shared_budget_and_add_its_own(grid_of):
     grid = grid_of(budgets={"small": {"settings": {"rounds": 1}}, "tiny": {"seeds": [5], "settings": {"rounds": 2}}})
     small, tiny = expand(grid, "small"), expand(grid, "tiny")
