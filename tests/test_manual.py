@@ -41,10 +41,10 @@ from bench.simulation.task import Task
 from datasets import transforms
 from datasets.loaders import folders
 from reports import api
-from tests.datasets.test_loaders import random_images, write_folders
 from tests.support import architecture, manual, method_files, methods_page
 from tests.support.alone import train_alone
 from tests.support.manual import PAGES, ROOT, codes
+from tests.support.pictures import random_images, write_folders
 from tests.support.toy import toy_task, train
 
 README = ROOT / "README.md"

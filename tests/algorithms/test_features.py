@@ -19,11 +19,11 @@ from bench.models.base import BoundModel, Model
 from bench.models.calibrated import NearestPrototype, wrap
 from bench.models.cnn import SimpleCnn
 from bench.simulation.evaluation import evaluate
-from tests.algorithms.test_losses import cohort, view
 from tests.support.by_hand import Pixels, double
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import NUM_CLASSES, SIZES, assert_equal, normalised_task, toy_task, train
+from tests.support.views import cohort, view
 
 ORACLE = oracle("rivals")
 ENGINES = ("loop", "vectorised")

@@ -16,40 +16,15 @@ from algorithms.fedrs import FedRS
 from algorithms.moon import Moon
 from algorithms.scaffold import Scaffold
 from algorithms.shared.local_sgd import cross_entropy, descend, momentum_steps, task_loss
-from algorithms.shared.types import Batch, BatchIndex, ClientView, Cohort
-from bench.models.base import BoundModel, Model
+from algorithms.shared.types import Batch, BatchIndex, Cohort
+from bench.models.base import Model
 from bench.simulation.client import bind
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
-from tests.support.toy import SETTINGS, normalised_task, toy_task
+from tests.support.toy import normalised_task, toy_task
+from tests.support.views import cohort, view
 
 ORACLE = oracle("ccvr")
-
-
-@dataclass(frozen=True)
-class Given(Model):
-    """A model whose features are its param z for every example, and whose logits are its param logits."""
-
-    def features(self, params, x, bound):
-        return params["z"].expand(len(x), -1)
-
-    def head(self, params, z):
-        return params["logits"].expand(len(z), -1)
-
-
-def view(params, *, round=1, client=None, label_counts=(1.0, 1.0, 1.0), num_steps=4.0, server=None, **settings):
-    return ClientView(
-        model=BoundModel(Given((1, 1, 1), 3), {}, training=True),
-        settings=replace(SETTINGS, **settings),
-        round=round,
-        params=params,
-        buffers={},
-        server=server or {},
-        client=client or {},
-        num_examples=torch.tensor(8.0),
-        num_steps=torch.tensor(num_steps),
-        label_counts=torch.tensor(label_counts),
-    )
 
 
 def batch(*labels, mask=None):
@@ -340,10 +315,3 @@ class _Take:
 
     def take(self, index):
         return Batch(torch.zeros(len(index.rows), 1), index.rows, index.mask)
-
-
-def cohort(*examples):
-    sizes = torch.tensor(examples, dtype=torch.float64)
-    return Cohort(
-        torch.arange(len(examples)), sizes, torch.ones(len(examples)), torch.ones(len(examples), 1), len(examples)
-    )

@@ -4,7 +4,6 @@ import gzip
 import pickle
 import re
 import shutil
-import struct
 
 import numpy as np
 import pytest
@@ -14,26 +13,7 @@ import datasets
 from bench.errors import ConfigError
 from datasets import DataError, MissingData, load
 from datasets.image_size import read_image_size
-
-RNG = np.random.default_rng(0)
-
-
-def random_images(count, channels, size):
-    return RNG.integers(0, 256, (count, channels, size, size), dtype=np.uint8)
-
-
-def write_png(path, image):
-    """image: [C, H, W]."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)).save(path)
-
-
-def write_folders(folder, classes, images, per_class=2):
-    """{train,test}/<class>/<n>.png, train and test alike; returns nothing to hide in the names' order."""
-    for split in ("train", "test"):
-        for label, name in enumerate(classes):
-            for number in range(per_class):
-                write_png(folder / split / name / f"{number}.png", images[label * per_class + number])
+from tests.support.pictures import RNG, idx_bytes, random_images, write_folders, write_png
 
 
 def write_pickle(path, content):
@@ -68,10 +48,6 @@ def write_cifar100(folder):
     meta = {"fine_label_names": [f"fine-{i}" for i in range(100)]}
     write_pickle(folder / "meta", meta | {"coarse_label_names": [f"coarse-{i}" for i in range(20)]})
     return images, fine, coarse
-
-
-def idx_bytes(array):
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 
 
 def write_idx(folder, zipped):

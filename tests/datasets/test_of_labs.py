@@ -22,21 +22,9 @@ from bench.experiments.stored_grid import titles_of_labs
 from datasets import of_labs, own_data, resized
 from reports.tables.names import Names
 from tests.support import method_files
+from tests.support.lab_files import POLLEN
 from tests.support.processes import call_bench
 
-POLLEN = '''import numpy as np
-
-from datasets import registered_dataset
-
-
-@registered_dataset("pollen", title="Pollen", model="mlp")
-def load_pollen():
-    """Pollen of three plants."""
-    labels = np.arange(60) % 3
-    images = np.random.default_rng(0).integers(0, 99, (60, 8, 8, 3), dtype=np.uint8) + 50 * labels[:, None, None, None]
-    images = images.astype(np.uint8)
-    return images[:48], labels[:48], images[48:], labels[48:]
-'''
 FROM_FILES = """import numpy as np
 
 from datasets import registered_dataset

@@ -20,19 +20,8 @@ from bench.results.store import Store
 from datasets import partitions
 from reports.tables.names import Names
 from tests.support import method_files
+from tests.support.lab_files import HOSPITAL
 
-HOSPITAL = '''import numpy as np
-
-from datasets.partitions import registered_partition
-
-
-@registered_partition("hospital", title="Hospitals({}, {})", share=0.5, wards=2)
-def hospital(labels, num_classes, num_clients, rng, share, wards):
-    """The first clients have a share of all examples."""
-    rows = rng.permutation(len(labels))
-    first = round(share * len(rows))
-    return [*np.array_split(rows[:first], wards), *np.array_split(rows[first:], num_clients - wards)]
-'''
 LABELS = np.arange(40) % 4
 SETTINGS = {"algorithm": "fedavg", "dataset": "digits", "partition": "hospital", "clients": 4, "rounds": 1}
 

@@ -15,8 +15,8 @@ from reports.reproduction import page
 from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import find_measured
 from reports.reproduction.planned import Plans
-from tests.reports.tables.test_measured import POOLED, SEVEN, probe
 from tests.support import manual
+from tests.support.heads import POOLED, SEVEN, probe
 from tests.support.manual import ROOT
 from tests.support.stores import finish
 

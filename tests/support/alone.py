@@ -15,6 +15,21 @@ from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from reports import api
 
+# Of a program before it calls a command: its runs are trained in its own process.
+WITHOUT_RAY = """
+from bench.execution import scheduler
+from tests.support.alone import run_jobs_alone
+scheduler.run_jobs = run_jobs_alone
+"""
+# A worker on a machine that has nothing but torch; its arguments follow.
+WORKER_WITHOUT_PACKAGES = """
+import sys
+for name in "ray pydantic submitit optuna pandas typer rich tensorboardX pyarrow matplotlib tabulate vl_convert yaml".split():
+    sys.modules[name] = None
+from bench.worker import main
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 def train_alone(grid_file: Path, results: Path, budget: str = "paper") -> Path:
     """Plays the runs of a grid file one after another in this process, and writes its tables; returns the results directory."""

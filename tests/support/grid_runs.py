@@ -13,6 +13,7 @@ GRID = {
     "axes": {"dataset": ["digits"], "partition": ["label-2"], "algorithm": ["fedavg", "scaffold"], "seed": [0, 1, 2]},
     "settings": {"clients": 10, "rounds": 12, "local_epochs": 1, "batch_size": 16},
 }
+SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
 LONG = {"rounds": 60, "local_epochs": 3}  # long enough to be interrupted several times, also on a fast machine
 STAGES = {"num_clusters": 2, "encoder_rounds": 45, "classifier_rounds": 15}
 
@@ -36,6 +37,28 @@ def metrics(results: Path) -> dict[str, list]:
     timed = ("seconds", "examples_per_second")
     rows = {run_id: Store(results).rows(run_id) for run_id in records(results)}
     return {run_id: [{k: v for k, v in row.items() if k not in timed} for row in run] for run_id, run in rows.items()}
+
+
+TIMES = {
+    "seconds",
+    "base_seconds",
+    "cpu_seconds",
+    "base_cpu_seconds",
+    "started",
+    "finished",
+    "peak_memory_mb",
+    "unique_memory_mb",
+    "sha256",
+}
+
+
+def untimed(results: Path) -> dict[str, list]:
+    """Everything that records say but for times and memory, and the rounds and configs."""
+    found = {
+        run: {key: value for key, value in record.items() if key not in TIMES}
+        for run, record in records(results).items()
+    }
+    return {run: [record, metrics(results)[run], Store(results).config(run)] for run, record in found.items()}
 
 
 def workers_of(driver: Driver) -> list[int]:

@@ -10,17 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from bench.execution.ray_environment import PACKAGES
-from tests.datasets.test_of_labs import POLLEN
-from tests.datasets.test_partitions_of_labs import HOSPITAL
 from tests.support.alone import train_alone
-from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_records, wait_for_rounds, write_grid
+from tests.support.grid_runs import GRID, LONG, SHORT, metrics, records, wait_for_records, wait_for_rounds, write_grid
+from tests.support.lab_files import HOSPITAL, POLLEN
 from tests.support.method_files import RUNNABLE
 from tests.support.processes import ROOT, Driver, call_bench, wait_until
 from tests.support.ray_cluster import RunningCluster, running_cluster
 
 pytestmark = pytest.mark.slow
 TWO_RUNS = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | LONG}
-SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
 BLIND = {"SKEWBENCH_CACHE": "/dev/null/nothing"}  # of a machine that cannot decode images
 
 

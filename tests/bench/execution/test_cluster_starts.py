@@ -15,12 +15,11 @@ import pytest
 
 from bench.execution.ray_environment import PACKAGES
 from tests.support import tools
-from tests.support.grid_runs import GRID, records, write_grid
+from tests.support.grid_runs import GRID, SHORT, records, write_grid
 from tests.support.processes import ROOT, Driver, family
 from tests.support.ray_cluster import running_cluster
 
 slow = pytest.mark.slow
-SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
 ONE_RUN = {"axes": GRID["axes"] | {"algorithm": ["fedavg"], "seed": [0]}, "settings": GRID["settings"] | SHORT}
 BIN = str(Path(sys.executable).parent)
 SCRIPT = re.search(

@@ -6,24 +6,16 @@ import re
 import pytest
 import yaml
 
-from tests.datasets.test_of_labs import POLLEN
-from tests.datasets.test_partitions_of_labs import HOSPITAL
+from tests.support.alone import WITHOUT_RAY
 from tests.support.grid_runs import records
-from tests.support.method_files import RUNNABLE
+from tests.support.lab_files import FILES, HOSPITAL, POLLEN
 from tests.support.processes import Driver
 
 pytestmark = pytest.mark.slow
-METHOD = RUNNABLE.replace('"fedmine"', '"fedmine", style={"colour": "#bd1f01"}')
-FILES = {"algorithms/fedmine.py": METHOD, "datasets/pollen.py": POLLEN, "partitions/hospital.py": HOSPITAL}
 GRID = {
     "axes": {"dataset": ["pollen"], "partition": ["hospital", "hospital-0.7", "iid"], "algorithm": ["fedmine"]},
     "settings": {"clients": 4, "rounds": 1, "local_epochs": 1},
 }
-WITHOUT_RAY = """
-from bench.execution import scheduler
-from tests.support.alone import run_jobs_alone
-scheduler.run_jobs = run_jobs_alone
-"""
 
 
 def test_a_grid_of_a_lab_runs_notices_what_was_edited_and_is_reported_without_the_folder(tmp_path, monkeypatch):

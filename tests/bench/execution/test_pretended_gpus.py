@@ -13,14 +13,13 @@ from bench.execution.gpu_sharing import Profile
 from bench.execution.gpus import NO_GPU
 from bench.execution.worker import Worker, WorkerReport
 from bench.tuning import runner
-from tests.support.grid_runs import GRID, records, write_grid
+from tests.support.grid_runs import GRID, SHORT, records, write_grid
 from tests.support.processes import Driver, call_bench
 from tests.support.ray_cluster import running_cluster
 
 import ray  # isort: skip
 
 pytestmark = pytest.mark.slow
-SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
 FITS = 0.75  # share of a GPU that several seeds together really need
 
 

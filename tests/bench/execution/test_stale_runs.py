@@ -9,6 +9,7 @@ import yaml
 
 from bench import __version__
 from bench.execution.ray_environment import PACKAGES, ROOT
+from tests.support.alone import WITHOUT_RAY
 from tests.support.grid_runs import metrics, records
 from tests.support.processes import Driver
 
@@ -17,11 +18,6 @@ GRID = {
     "axes": {"dataset": ["digits"], "partition": ["iid"], "algorithm": ["fedavg", "fedprox"], "seed": [0, 1]},
     "settings": {"model": "mlp", "clients": 4, "rounds": 2, "local_epochs": 1, "batch_size": 16, "train_examples": 200},
 }
-WITHOUT_RAY = """
-from bench.execution import scheduler
-from tests.support.alone import run_jobs_alone
-scheduler.run_jobs = run_jobs_alone
-"""
 PENALTY = "0.5 * self.mu * "
 
 

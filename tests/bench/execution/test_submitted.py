@@ -31,31 +31,12 @@ from bench.results.artifacts import Folder
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from tests.support import fake_slurm
-from tests.support.alone import train_alone
-from tests.support.grid_runs import GRID, LONG, metrics, records, wait_for_rounds, write_grid
+from tests.support.alone import WORKER_WITHOUT_PACKAGES, train_alone
+from tests.support.grid_runs import GRID, LONG, metrics, records, untimed, wait_for_rounds, write_grid
+from tests.support.lab_files import FILES
 from tests.support.processes import ROOT, Driver, call_bench, family, wait_until
 
-TIMES = {
-    "seconds",
-    "base_seconds",
-    "cpu_seconds",
-    "base_cpu_seconds",
-    "started",
-    "finished",
-    "peak_memory_mb",
-    "unique_memory_mb",
-    "sha256",
-}
 SLURM = ("--executor", "slurm", "--slurm", "time=1:00:00,partition=short")
-
-
-def untimed(results: Path) -> dict[str, list]:
-    """Everything that records say but for times and memory, and the rounds and configs."""
-    found = {
-        run: {key: value for key, value in record.items() if key not in TIMES}
-        for run, record in records(results).items()
-    }
-    return {run: [record, metrics(results)[run], Store(results).config(run)] for run, record in found.items()}
 
 
 def processes(driver: Driver) -> list[int]:
@@ -197,8 +178,6 @@ def test_stopping_cancels_the_jobs_of_slurm(slurm, tmp_path):
 
 @pytest.mark.slow
 def test_plain_processes_find_what_belongs_to_a_lab_and_what_fails_is_recorded(tmp_path, monkeypatch):
-    from tests.bench.execution.test_lab_runs import FILES
-
     monkeypatch.setenv("SKEWBENCH_CACHE", str(tmp_path / "cache"))
     lab, results = tmp_path / "mylab", tmp_path / "results"
     elsewhere = tmp_path / "elsewhere"
@@ -687,20 +666,11 @@ def test_a_job_comes_back_from_its_file_and_a_half_line_of_a_killed_worker_is_le
     assert not say(vars(report)), "nobody waits for it"
 
 
-WITHOUT = """
-import sys
-for name in "ray pydantic submitit optuna pandas typer rich tensorboardX pyarrow matplotlib tabulate vl_convert yaml".split():
-    sys.modules[name] = None
-from bench.worker import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.mark.slow
 def test_a_worker_trains_a_stored_config_alone_without_ray_and_pydantic(tmp_path):
     trained = api.run({"dataset": "digits", "partition": "label-2", "algorithm": "scaffold", "rounds": 2, "clients": 5})
     (tmp_path / "config.json").write_text(json.dumps(trained.config.canonical()))
-    words = [sys.executable, "-c", WITHOUT, str(tmp_path / "config.json")]
+    words = [sys.executable, "-c", WORKER_WITHOUT_PACKAGES, str(tmp_path / "config.json")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     begins, *reports = map(json.loads, done.stdout.splitlines())
     assert [*begins] == [job_file.BEGINS]

@@ -18,9 +18,9 @@ from bench.execution.waiting import Waiting
 from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from bench.worker import main
-from tests.bench.execution.test_submitted import WITHOUT, untimed
 from tests.support import method_files
-from tests.support.grid_runs import GRID, write_grid
+from tests.support.alone import WORKER_WITHOUT_PACKAGES
+from tests.support.grid_runs import GRID, untimed, write_grid
 from tests.support.processes import ROOT, call_bench
 
 SHORT = {"axes": GRID["axes"] | {"seed": [0]}, "settings": GRID["settings"] | {"rounds": 2}}
@@ -50,7 +50,7 @@ def test_runs_that_were_trained_on_a_bare_machine_come_back_as_if_they_had_been_
 
     assert "3 runs wait in" in configs(grid, tmp_path / "carried")
     shutil.move(tmp_path / "carried", tmp_path / "there")
-    train = [sys.executable, "-c", WITHOUT, str(tmp_path / "there")]
+    train = [sys.executable, "-c", WORKER_WITHOUT_PACKAGES, str(tmp_path / "there")]
     done = subprocess.run(train, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count(" done after round") == 3, done.stdout + done.stderr
     again = subprocess.run([*train, "--max-concurrent", "1"], cwd=ROOT, capture_output=True, text=True)

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from bench.config.resolve import resolve
 from bench.errors import StoreError
 from bench.experiments.cells import to_json
 from bench.experiments.expansion import expand
@@ -19,12 +18,8 @@ from bench.results.ids import hash_of
 from bench.results.locks import holder
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
+from tests.support.one_run import CONFIG, RECORD, ROWS, RUN
 from tests.support.processes import ROOT
-
-CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"}).canonical()
-RUN = hash_of(CONFIG)
-ROWS = [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.6}]
-RECORD = {"id": RUN, "status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.6})}
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from reports import api
 from reports.formats import csv, latex
 from reports.tables.latex_text import escape
 from reports.tables.layout import Cell, Row, Table
-from tests.reports.tables.test_tuning_notes import choice
+from tests.support.chosen import choice
 from tests.support.processes import call_bench, imported_after
 from tests.support.tools import path_of
 

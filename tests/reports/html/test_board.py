@@ -1,6 +1,5 @@
 """What the page of a board begins with."""
 
-import json
 import re
 from itertools import pairwise
 
@@ -8,6 +7,7 @@ import pytest
 
 from reports.figures.style import METHODS
 from reports.html.curves import _luminance
+from tests.support.pages import embedded
 
 # In the order of ranks. FedAvg and FedDyn have one colour in all figures; the last has that of FedAvg in a wrapper.
 METHODS_OF_BOARD = ("fedprox", "fedavg", "feddyn", "moon")
@@ -24,10 +24,6 @@ def page(store):
         for row in ("cifar10 label-2", "cifar10 label-3"):
             store.add(row, name, [0.9 - place / 10, 0.9 - place / 10], wrapper=wrapper, config=around.get(wrapper, {}))
     return store.render(format="html")
-
-
-def embedded(page: str) -> dict:
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])
 
 
 def test_a_leader_has_the_colour_of_its_curve_and_leaders_are_told_apart(page):

@@ -22,7 +22,8 @@ from reports.figures.style import METHODS
 from reports.html import vega
 from reports.tables.names import Names
 from tests.reports.conftest import Store
-from tests.reports.tables.test_tuning_notes import choice
+from tests.support.chosen import choice
+from tests.support.pages import embedded
 from tests.support.tools import path_of
 
 NASTY = """<img src=x onerror=hacked()>&amp;"'</script><script>hacked()</script><!--{{ 7*7 }}"""
@@ -261,11 +262,6 @@ def test_in_the_dark_colours_stay_unless_they_are_too_dark(stored):
     assert colours["dark"]["FedAvg"] == colours["light"]["FedAvg"]
     light, dark = (re.findall("..", colours[name]["FedConcat"][1:]) for name in ("light", "dark"))
     assert all(int(a, 16) < int(b, 16) for a, b in zip(light, dark, strict=True))
-
-
-def embedded(page: str) -> dict:
-    """The data that stand in a page."""
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*)</script>', page)[1])
 
 
 @pytest.mark.slow

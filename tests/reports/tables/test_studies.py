@@ -8,7 +8,7 @@ import pytest
 
 from bench.results.store import Store
 from reports.exports import results_diff
-from tests.reports.tables.test_tuning_notes import choice
+from tests.support.chosen import choice
 
 ROWS = ("cifar10 label-2", "cifar10 dir-0.1")
 STUDIES = [[0, 1], [2, 3], [4, 5]]
