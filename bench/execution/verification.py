@@ -22,7 +22,7 @@ from bench.determinism import make_deterministic
 from bench.errors import ConfigError, in_short, named_in_short
 from bench.execution import agreement
 from bench.experiments.one_run import prepare
-from bench.profiling import device_name, processor_name
+from bench.profiling import device_name, keep_freed_memory, processor_name
 from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
 from bench.results.records import Config, RoundRow, RunRecord
@@ -100,6 +100,7 @@ class Verifier:
         Args:
             tolerance: largest difference of an accuracy, in [0, 1], where the processor, the device or a library is another.
         """
+        keep_freed_memory()
         self._data_dir, self._limits, self._tolerance = data_dir, limits, tolerance
         # The last base that was trained: how, and its last state.
         self._base: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})

@@ -24,7 +24,7 @@ from bench.errors import HookError, StoreError
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import CONTINUES, Inputs, Job, base_of
 from bench.models import pretrained
-from bench.profiling import device_name, is_out_of_memory
+from bench.profiling import device_name, is_out_of_memory, keep_freed_memory
 from bench.registry import KINDS, Registry
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.records import RoundRow, methods_in
@@ -91,6 +91,7 @@ class Worker:
         self._run: Run | None = None
         self._num_reported = 0  # rounds
         self._notes: list[str] = []
+        keep_freed_memory()
         if device == "cuda":
             make_deterministic(job.tf32)
 

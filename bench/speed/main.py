@@ -60,10 +60,11 @@ def measure(cases: list[str], data_dir: Path | None = None, **options) -> list[R
     """
     import torch
 
-    from bench.profiling import GpuUse
+    from bench.profiling import GpuUse, keep_freed_memory
     from bench.speed.workload import Setting, images
 
     torch.set_num_threads(1)
+    keep_freed_memory()  # as workers do
     with tempfile.TemporaryDirectory() as scratch, GpuUse() as gpu, images(data_dir, Path(scratch)) as (folder, source):
         setting = Setting(folder, data_dir, gpu, **options)
         rows = [Row("images", None, note=source)]

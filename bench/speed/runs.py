@@ -14,7 +14,7 @@ import torch
 
 import datasets
 from bench.determinism import make_deterministic
-from bench.profiling import GpuUse, peak_memory_mb, reset_peak_memory
+from bench.profiling import GpuUse, keep_freed_memory, peak_memory_mb, reset_peak_memory
 from bench.simulation.run import Run
 from bench.speed.engines import padding_of
 from bench.speed.rows import EXAMPLES, Row
@@ -97,6 +97,7 @@ def population(setting: Setting, rounds: int = 20, populations: Sequence[int] = 
 def measure(folder: Path, changes: dict, device: str = "cpu", barrier: Barrier | None = None) -> Measured:
     """Trains W1 with changes, when all for whom the barrier is are ready."""
     torch.set_num_threads(1)
+    keep_freed_memory()  # as workers do
     try:
         wanted = config(**changes)
         if device == "cuda":
