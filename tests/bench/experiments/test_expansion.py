@@ -917,6 +917,9 @@ def test_wrong_grids_budgets_and_selections_are_explained(grid_of, tmp_path):
     (tmp_path / "bad.yaml").write_text("axes: [")
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_grid(str(tmp_path / "bad.yaml"))
+    (tmp_path / "bad.yaml").write_text("axes:\n\tdataset: [digits]\n")
+    with pytest.raises(ConfigError, match=r"bad\.yaml, line 2, is not valid YAML: a tab; indent with spaces"):
+        load_grid(str(tmp_path / "bad.yaml"))
     (tmp_path / "bad.yaml").write_text("axes: " + "[" * 3000 + "]" * 3000)
     with pytest.raises(ConfigError, match=r"bad\.yaml is not valid YAML: it is nested too deeply"):
         load_grid(str(tmp_path / "bad.yaml"))
