@@ -194,7 +194,7 @@ def read_yaml(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         begun = f" (in what begins in line {error.context_mark.line + 1})" if error.context_mark else ""
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = "a tab; indent with spaces" if r"'\t'" in str(error.problem) else error.problem
+        problem = "it has a tab; indent with spaces" if r"'\t'" in str(error.problem) else error.problem
         raise ValueError(f"{path}{line}, is not valid YAML: {problem}{begun}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from error

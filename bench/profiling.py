@@ -18,10 +18,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Lets this process keep the memory that tensors have left, for the next ones.
+    """Lets this process keep the memory of freed tensors for the next ones, until `give_back_memory`.
 
-    glibc gives blocks of 32 MiB and more, and what is free at the end of the heap, back to the system at once, which then
-    fills the pages of the next tensor with zeros: up to half of the time of a round on the CPU. Without glibc nothing changes.
+    By default glibc gives it back to the system: blocks of 32 MiB and more, and more than 64 MiB at the end of the heap. The
+    system fills the pages of the next tensor with zeros, which takes up to half of the time of a round on the CPU. Without
+    glibc nothing changes.
     """
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -29,13 +30,17 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
+def give_back_memory() -> None:
+    """Gives freed memory back to the system. Without glibc nothing changes."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Restarts the measurement of `peak_memory_mb`, in a process that has trained other runs before."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)  # what earlier runs have left
         with contextlib.suppress(OSError):  # only on Linux; elsewhere the peak is that of the whole process lifetime
             Path("/proc/self/clear_refs").write_text("5")
 
@@ -52,7 +57,8 @@ def peak_memory_mb(device: torch.device) -> float:
 
 
 def unique_memory_mb() -> float | None:
-    """Current memory that this process does not share with others, in MB of 10^6 bytes; None without /proc."""
+    """Current memory that this process does not share with others, freed memory that it keeps included, in MB of 10^6 bytes;
+    None without /proc."""
     try:
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -44,7 +44,7 @@ from reports import api
 from tests.support import architecture, manual, method_files, methods_page
 from tests.support.alone import train_alone
 from tests.support.manual import PAGES, ROOT, codes
-from tests.support.pictures import random_images, write_folders
+from tests.support.small_datasets import random_images, write_folders
 from tests.support.toy import toy_task, train
 
 README = ROOT / "README.md"

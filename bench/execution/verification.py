@@ -22,7 +22,7 @@ from bench.determinism import make_deterministic
 from bench.errors import ConfigError, in_short, named_in_short
 from bench.execution import agreement
 from bench.experiments.one_run import prepare
-from bench.profiling import device_name, keep_freed_memory, processor_name
+from bench.profiling import device_name, give_back_memory, keep_freed_memory, processor_name
 from bench.results.equality import differences
 from bench.results.metrics import ACCURACIES
 from bench.results.records import Config, RoundRow, RunRecord
@@ -275,6 +275,7 @@ class Verifier:
         return agreement.furthest(run.rows, control.rows)
 
     def _make(self, config: RunConfig, images: Dataset, record: RunRecord, device: str) -> Run:
+        give_back_memory()
         return Run(
             config,
             images,

@@ -24,7 +24,7 @@ from bench.errors import HookError, StoreError
 from bench.execution.gpus import NO_GPU
 from bench.execution.job import CONTINUES, Inputs, Job, base_of
 from bench.models import pretrained
-from bench.profiling import device_name, is_out_of_memory, keep_freed_memory
+from bench.profiling import device_name, give_back_memory, is_out_of_memory, keep_freed_memory
 from bench.registry import KINDS, Registry
 from bench.results.artifacts import GO_ON, DamagedState, Folder
 from bench.results.records import RoundRow, methods_in
@@ -186,6 +186,7 @@ class Worker:
         """Builds the run, and continues from its checkpoint if there is one; its rounds are reported from the first on."""
         job, config, folder = self._job, self._job.config, Folder(self._job.folder)
         self._num_reported = 0
+        give_back_memory()  # of the run before in this process, for one that needs less
         require_shared(job.marker)
         if self._device == "cuda" and not torch.cuda.is_available():
             raise UnfitMachine(NO_GPU)

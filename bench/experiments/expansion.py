@@ -28,8 +28,8 @@ from bench.experiments.settings_schema import (
     Budget,
     Condition,
     as_list,
+    canonical_value,
     matches,
-    named,
     require_few,
     without,
 )
@@ -72,7 +72,7 @@ class Refused:
         value = self.settings.get(key)
         if isinstance(value, Mapping):
             return value.get("name")
-        return named(key, value)
+        return canonical_setting(key, canonical_value(key, value))
 
 
 def expand(

@@ -16,7 +16,16 @@ from bench.errors import require_known
 from bench.experiments.labels import competitor
 from bench.experiments.names_schema import check_axes, check_names
 from bench.experiments.report_schema import Layout
-from bench.experiments.settings_schema import Budget, Condition, Tuning, Values, as_list, matches, named, require_few
+from bench.experiments.settings_schema import (
+    Budget,
+    Condition,
+    Tuning,
+    Values,
+    as_list,
+    canonical_value,
+    matches,
+    require_few,
+)
 from bench.measurements.specs import REGISTRY
 from bench.models import canonical
 from bench.published.lookup import PAPERS, models_of
@@ -288,6 +297,6 @@ def _may_match(tuning: Tuning, values: Mapping[str, list[Any]]) -> bool:
     """Whether these values of settings leave it open that a tuning set holds for some cell."""
     known = ((key, as_list(value), values[key]) for key, value in tuning.when.items() if key in values)
     return all(
-        {str(named(key, one)) for one in wanted} & {str(named(key, one)) for one in there}
+        {str(canonical_value(key, one)) for one in wanted} & {str(canonical_value(key, one)) for one in there}
         for key, wanted, there in known
     )

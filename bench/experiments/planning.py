@@ -22,7 +22,7 @@ from bench.experiments.execution_options import ExecutionOptions
 from bench.experiments.grid_schema import GridSpec
 from bench.experiments.images import Images, View, view_of
 from bench.experiments.selection import Selection
-from bench.experiments.settings_schema import as_list
+from bench.experiments.settings_schema import is_among
 from bench.experiments.spec import ExperimentSpec
 from bench.experiments.stored_grid import cells_left_out, merge_cells, merge_titles, styles_of_labs, titles_of_labs
 from bench.measurements.specs import rounds_of
@@ -110,7 +110,7 @@ def retention_of(
     least: Final = "deployed" if is_base or FINAL in (state for _, state in needed) else "none"
     if training_of(cell):  # it starts from the end of another run, so it has neither client states nor rounds before
         return StateRetention(final=_most(least, "deployed" if options.keep == "all" else options.keep))
-    matches = all(cell.shown(key) in as_list(value) for key, value in grid.save_when.items())
+    matches = all(is_among(key, cell.shown(key), value) for key, value in grid.save_when.items())
     named = grid.save_local_models if matches else []
     shown = [number for number, state in needed if number and state]
 

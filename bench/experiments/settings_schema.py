@@ -15,7 +15,7 @@ from bench.config.parts import Part
 from bench.config.schema import RunConfig
 from bench.errors import ConfigError
 from bench.participation import cohort_size
-from datasets import DatasetInfo, own_data, partitions
+from datasets import DatasetInfo, partitions
 from datasets.partitions import counts_clients, usual_clients
 
 MOST_CELLS = 100_000  # of a grid: a few lines of axes can name more than a machine can store
@@ -171,22 +171,28 @@ class Budget(Part):
 
 
 def matches(when: Mapping[str, Any], flat: Mapping[str, Any]) -> bool:
-    """Whether settings, or options of the method (its defaults included), are among the values of a condition, whichever of its
-    names each has."""
+    """Whether settings, or options of the method (its defaults included), are among the values of a condition."""
     algorithm: Any = flat.get("algorithm")
     defaults = defaults_of(algorithm) if is_method(algorithm) and not when.keys() <= flat.keys() else {}
     seen = {**defaults, **flat}
-    return all(named(key, seen.get(key)) in [named(key, one) for one in as_list(value)] for key, value in when.items())
+    return all(is_among(key, seen.get(key), value) for key, value in when.items())
 
 
-def named(setting: str, value: Any) -> Any:
-    """A value of a setting under the name that runs have: of a model, a partition, and data of a user; others, and what cannot
-    be used, as they are: that is said where the config is checked."""
-    read = {"model": models.canonical, "partition": lambda name: partitions.parse(name).name}.get(setting)
-    if read and isinstance(value, str) and not references.is_partition(value):
+def is_among(setting: str, own: Any, values: Any) -> bool:
+    """Whether the value of a setting is one of those of a condition. Of a model and a partition any name will do."""
+    one_of = as_list(values)
+    return own in one_of or canonical_value(setting, own) in [canonical_value(setting, one) for one in one_of]
+
+
+def canonical_value(setting: str, value: Any) -> Any:
+    """A model or a partition under the name that runs have; other values as they are, and names that nobody knows, which are
+    refused where the config is checked."""
+    if setting == "model" and isinstance(value, str):
+        return models.REGISTRY.aliases.get(value, value)
+    if setting == "partition" and not references.is_partition(value) and partitions.entry_of(value):
         with suppress(ValueError):
-            return read(value)
-    return own_data.canonical_setting(setting, value)
+            return partitions.parse(value).name
+    return value
 
 
 def as_list(value: Any) -> list:

@@ -10,7 +10,7 @@ import pytest
 
 from datasets import DataError, download, load
 from datasets.loaders import idx
-from tests.datasets import test_loaders as small
+from tests.support import small_datasets as small
 from tests.support.leaf import TRAIN, write_femnist
 
 HUGE = 20_000_000_000  # bytes; a file with a hole takes no room on the disk

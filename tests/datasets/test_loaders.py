@@ -1,7 +1,5 @@
 """Every dataset is read from small files in its original format, and from image folders."""
 
-import gzip
-import pickle
 import re
 import shutil
 
@@ -13,81 +11,19 @@ import datasets
 from bench.errors import ConfigError
 from datasets import DataError, MissingData, load
 from datasets.image_size import read_image_size
-from tests.support.pictures import RNG, idx_bytes, random_images, write_folders, write_png
-
-
-def write_pickle(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(content, protocol=2))
-
-
-def write_cifar10(folder, per_batch=4):
-    images = random_images(6 * per_batch, 3, 32)
-    labels = np.arange(6 * per_batch) % 10
-    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
-    for i, name in enumerate(names):
-        rows = slice(i * per_batch, (i + 1) * per_batch)
-        batch = {"data": images[rows].reshape(per_batch, -1), "labels": labels[rows].tolist()}
-        write_pickle(folder / name, batch)
-    write_pickle(folder / "batches.meta", {"label_names": [f"class-{i}" for i in range(10)]})
-    return images, labels
-
-
-def write_cifar100(folder):
-    images = random_images(30, 3, 32)
-    fine, coarse = np.arange(30) * 3, np.arange(30) % 20
-    for name, rows in (("train", slice(0, 20)), ("test", slice(20, 30))):
-        write_pickle(
-            folder / name,
-            {
-                "data": images[rows].reshape(-1, 3072),
-                "fine_labels": fine[rows].tolist(),
-                "coarse_labels": coarse[rows].tolist(),
-            },
-        )
-    meta = {"fine_label_names": [f"fine-{i}" for i in range(100)]}
-    write_pickle(folder / "meta", meta | {"coarse_label_names": [f"coarse-{i}" for i in range(20)]})
-    return images, fine, coarse
-
-
-def write_idx(folder, zipped):
-    folder.mkdir(parents=True)
-    images, labels = random_images(15, 1, 28), np.arange(15) % 10
-    for split, rows in (("train", slice(0, 10)), ("t10k", slice(10, 15))):
-        for part, array in (("images-idx3", images[rows, 0]), ("labels-idx1", labels[rows])):
-            if zipped:
-                (folder / f"{split}-{part}-ubyte.gz").write_bytes(gzip.compress(idx_bytes(array)))
-            else:
-                (folder / f"{split}-{part}-ubyte").write_bytes(idx_bytes(array))
-    return images, labels
-
-
-def write_svhn(folder):
-    from scipy.io import savemat
-
-    folder.mkdir(parents=True, exist_ok=True)
-    images, labels = random_images(30, 3, 32), np.arange(30) % 10
-    for name, rows in (("train", slice(0, 20)), ("test", slice(20, 30))):
-        stored = np.where(labels[rows] == 0, 10, labels[rows]).astype(np.uint8)[:, None]
-        savemat(folder / f"{name}_32x32.mat", {"X": images[rows].transpose(2, 3, 1, 0), "y": stored})
-    return images, labels
-
-
-def write_tinyimagenet(folder, wnids=("n02", "n01"), listed=("n02", "n01", "n03")):
-    """The original layout; n03 is listed, and has validation images, but no training images."""
-    folder.mkdir(parents=True)
-    (folder / "wnids.txt").write_text("\n".join(listed) + "\n")
-    train = {wnid: random_images(11, 3, 64) for wnid in wnids}
-    for wnid, images in train.items():
-        for number, image in enumerate(images):
-            write_png(folder / "train" / wnid / "images" / f"{wnid}_{number}.png", image)
-    validation = random_images(2 * len(listed), 3, 64)
-    lines = []
-    for number, image in enumerate(validation):
-        write_png(folder / "val" / "images" / f"val_{number}.png", image)
-        lines.append(f"val_{number}.png\t{listed[number % len(listed)]}\t0\t0\t63\t63\n")
-    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
-    return train, validation
+from tests.support.small_datasets import (
+    RNG,
+    idx_bytes,
+    random_images,
+    write_cifar10,
+    write_cifar100,
+    write_folders,
+    write_idx,
+    write_pickle,
+    write_png,
+    write_svhn,
+    write_tinyimagenet,
+)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from bench import references
 from datasets import DataError, MissingData, check, digests, facts_of_loaded, load, own_data, partitions
 from datasets.info import title_of
 from datasets.own_data import canonical
-from tests.support.pictures import random_images, write_folders, write_png
+from tests.support.small_datasets import random_images, write_folders, write_png
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from reports.reproduction.counts import Count, count_tables
 from reports.reproduction.measured import find_measured
 from reports.reproduction.planned import Plans
 from tests.support import manual
-from tests.support.heads import POOLED, SEVEN, probe
+from tests.support.heads import POOLED, SEVEN, write_probe
 from tests.support.manual import ROOT
 from tests.support.stores import finish
 
@@ -278,7 +278,7 @@ def test_measured_numbers_count_without_a_verdict(store):
     store.add("fmnist label-2", "local", [0.5], personal=True)
     values = {name: dict(zip(("cls_loss", "rec_loss"), both, strict=True)) for name, both in SEVEN.items()}
     about = {"clients": [0, 1], "label_counts": [[3], [1]]}
-    probe(store, store.cells[0], "encoder-heads-pooled-256-0004", {"values": values, **about})
+    write_probe(store, store.cells[0], "encoder-heads-pooled-256-0004", {"values": values, **about})
     found = measured(store, "paper_table7")
     (line,) = [line for line in page.render(found, PLANS).splitlines() if " fe1, cls_loss" in line]
     name, *numbers = [cell.strip() for cell in line.split("|")[1:5]]

@@ -1,6 +1,7 @@
 """Reports are made again if, and only if, something has changed of what they follow from."""
 
 import json
+import sys
 
 import pytest
 
@@ -124,6 +125,7 @@ def test_a_figure_of_a_lab_that_could_not_be_drawn_is_tried_again(store, tmp_pat
         paths, (said,) = api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
         assert paths == [] and "ModuleNotFoundError: No module named 'nowhere'" in said
     (tmp_path / "nowhere.py").touch()
+    monkeypatch.delitem(sys.modules, "nowhere", raising=False)  # and after the test
     monkeypatch.syspath_prepend(tmp_path)
     paths, said = api.GridReport(Store(store.folder), "quickstart", "paper").write_figures()
     assert {path.stem for path in paths} == {f"{LABEL}-broken"} and said == []

@@ -1,4 +1,4 @@
-"""A grid trained without a scheduler: what every way to train it must end in."""
+"""A grid trained without a scheduler: what every way to train it must end in. Programs that train without Ray or packages."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from reports import api
 
-# Of a program before it calls a command: its runs are trained in its own process.
+# Put before a command in a program: its runs are then trained in its own process.
 WITHOUT_RAY = """
 from bench.execution import scheduler
 from tests.support.alone import run_jobs_alone

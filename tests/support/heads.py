@@ -14,6 +14,7 @@ SEVEN = {"fe1": (0.1, 0.08), "fe2": (0.2, 0.09), "favg": (0.3, 0.08), "fe": (0.0
 COUNTS = {"n_train": 50_000, "n_test": 9_000, "n_classes": 10}
 
 
-def probe(store, cell: dict, name: str, result: dict) -> None:
+def write_probe(store, cell: dict, name: str, result: dict) -> None:
+    """A measurement beside the record of a cell's run."""
     path = store.folder / "runs" / cell["run"] / f"probe-{name}.json"
     path.write_text(json.dumps({"version": 1, "result": {"classes": ["coat"], **result}}))

@@ -15,8 +15,8 @@ from bench.experiments.spec import ExperimentSpec
 from bench.results.artifacts import Folder
 from bench.results.ids import hash_of
 from bench.results.store import Store
-from tests.support.one_run import CONFIG, RECORD, ROWS
 from tests.support.planning import Experiment
+from tests.support.untrained_run import CONFIG, RECORD, ROWS
 
 CONFIGS = {hash_of(config): config for config in (CONFIG | {"seed": seed} for seed in range(4))}
 ENDED, REPEATED, GOING, REMOVED = CONFIGS

@@ -148,37 +148,36 @@ def test_a_checkpoint_of_another_engine_is_not_gone_on_from(job, monkeypatch):
 
 
 CONTINUED = "continues after round 2"
+THREADS = torch.get_num_threads()
 
 
 @pytest.mark.parametrize(
-    ("now", "note"),
+    ("part", "now", "note"),
     [
-        (dict, CONTINUED),
-        (lambda: dict(digest="0badcafe"), "starts over: its checkpoint was written with images '"),
-        (lambda: dict(threads=7), "starts over: its checkpoint was written with threads 1 instead of 7"),
-        (
-            lambda: dict(torch="3.0"),
-            f"starts over: its checkpoint was written with torch '{torch.__version__}' instead of '3.0'",
-        ),
-        (lambda: dict(weights="ab12"), "starts over: its checkpoint was written with weights None instead of 'ab12'"),
-        (lambda: dict(tf32={"tf32": True}), "starts over: its checkpoint was written with tf32 None instead of True"),
+        ("nothing", None, CONTINUED),
+        ("images", "0badcafe", "starts over: its checkpoint was written with images '"),
+        ("threads", 7, f"starts over: its checkpoint was written with threads {THREADS} instead of 7"),
+        ("torch", "3.0", f"starts over: its checkpoint was written with torch '{torch.__version__}' instead of '3.0'"),
+        ("device", "H200", "starts over: its checkpoint was written with device 'cpu' instead of 'H200'"),
+        ("weights", "ab12", "starts over: its checkpoint was written with weights None instead of 'ab12'"),
+        ("tf32", True, "starts over: its checkpoint was written with tf32 None instead of True"),
     ],
-    ids=["nothing", "images", "threads", "torch", "weights", "tf32"],
 )
-def test_a_checkpoint_is_continued_only_where_all_is_the_same_that_decides_the_numbers(job, monkeypatch, now, note):
+def test_a_checkpoint_is_continued_only_where_all_is_the_same_that_decides_the_numbers(
+    job, monkeypatch, part, now, note
+):
     monkeypatch.setattr(workers, "REPORT_SECONDS", 0)
     train(job, steps=2)
-    key, changed = workers._checkpoint_key, now()
-    if "digest" in changed:
-        monkeypatch.setattr(workers, "_checkpoint_key", lambda job, run, digest: key(job, run, changed["digest"]))
-    if "weights" in changed:
-        monkeypatch.setattr(Run, "weights", changed["weights"])
-    if "threads" in changed:
-        monkeypatch.setattr(torch, "get_num_threads", lambda: changed["threads"])
-    if "torch" in changed:
-        monkeypatch.setattr(torch, "__version__", changed["torch"])
-    if "tf32" in changed:
-        monkeypatch.setattr(workers, "uses_tf32", lambda device: changed["tf32"])
+    key, seen = workers._checkpoint_key, {
+        "nothing": (workers, "REPORT_SECONDS", 0),
+        "images": (workers, "_checkpoint_key", lambda job, run, digest: key(job, run, now)),
+        "threads": (torch, "get_num_threads", lambda: now),
+        "torch": (torch, "__version__", now),
+        "device": (workers, "device_name", lambda device: now),
+        "weights": (Run, "weights", now),
+        "tf32": (workers, "uses_tf32", lambda device: {"tf32": now}),
+    }  # fmt: skip
+    monkeypatch.setattr(*seen[part])
     (first,) = train(job, steps=1)
     assert first.note.startswith(note) and len(first.rows) == (3 if note == CONTINUED else 1)
 

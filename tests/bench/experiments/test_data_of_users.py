@@ -26,8 +26,8 @@ from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from bench.tuning.search import Search
 from datasets import load, own_data, partition_files, resized
-from tests.support.pictures import random_images, write_folders, write_png
 from tests.support.processes import call_bench
+from tests.support.small_datasets import random_images, write_folders, write_png
 from tests.support.stores import finish
 
 PARTS = {"train": [[0, 5], [3, 1, 2], [4]]}

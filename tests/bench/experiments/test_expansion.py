@@ -393,9 +393,16 @@ def test_conditions_hold_for_every_name_of_a_model_and_a_partition(grid_of, when
     cells = expand(grid_of(axes=axes, conditions=[{"when": when, "set": {"batch_size": 8}}]), "paper")
     wanted = {"label-2", "dir-0.5"} if "model" in when else {"dir-0.5"}
     assert {cell.config.partition for cell in cells if cell.config.batch_size == 8} == wanted
-    other = SMALL["axes"] | {"dataset": ["fmnist"], "model": ["lenet-cifar"], "partition": ["dir-0.500"]}
-    condition = {"when": {"model": "simple-cnn", "partition": "dir-0.5"}, "set": {"batch_size": 8}}
-    assert {cell.config.batch_size for cell in expand(grid_of(axes=other, conditions=[condition]), "paper")} == {8}
+
+
+def test_names_of_an_axis_may_be_others_than_those_of_a_condition_or_a_tuning_set(grid_of):
+    axes = SMALL["axes"] | {"dataset": ["fmnist"], "model": ["lenet-cifar"], "partition": ["dir-0.500"]}
+    when = {"model": "simple-cnn", "partition": "dir-0.5"}
+    cells = expand(grid_of(axes=axes, conditions=[{"when": when, "set": {"batch_size": 8}}]), "paper")
+    assert {cell.config.batch_size for cell in cells} == {8}
+    tuning = [{"when": {"algorithm": "fedprox", **when}, "options": {"mu": [0.1, 1.0]}}]
+    with pytest.raises(ConfigError, match="tuning.0.options has mu, of which the grid has an axis"):
+        grid_of(axes=axes | {"mu": [0.1]}, tuning=tuning)
 
 
 def test_a_grid_may_change_a_shared_budget_and_add_its_own(grid_of):
@@ -918,7 +925,7 @@ def test_wrong_grids_budgets_and_selections_are_explained(grid_of, tmp_path):
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_grid(str(tmp_path / "bad.yaml"))
     (tmp_path / "bad.yaml").write_text("axes:\n\tdataset: [digits]\n")
-    with pytest.raises(ConfigError, match=r"bad\.yaml, line 2, is not valid YAML: a tab; indent with spaces"):
+    with pytest.raises(ConfigError, match=r"bad\.yaml, line 2, is not valid YAML: it has a tab; indent with spaces"):
         load_grid(str(tmp_path / "bad.yaml"))
     (tmp_path / "bad.yaml").write_text("axes: " + "[" * 3000 + "]" * 3000)
     with pytest.raises(ConfigError, match=r"bad\.yaml is not valid YAML: it is nested too deeply"):

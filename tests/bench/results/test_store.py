@@ -18,8 +18,8 @@ from bench.results.ids import hash_of
 from bench.results.locks import holder
 from bench.results.schema import SCHEMA
 from bench.results.store import Store
-from tests.support.one_run import CONFIG, RECORD, ROWS, RUN
 from tests.support.processes import ROOT
+from tests.support.untrained_run import CONFIG, RECORD, ROWS, RUN
 
 
 @pytest.fixture
@@ -153,7 +153,8 @@ def test_the_states_of_a_run_are_named(store):
     train(store)
     for name in ("round-0001.pt", "final.pt", ".final.pt-x1"):
         (store.run_folder(RUN) / name).touch()
-    (store.run_folder(RUN) / "round-0002.pt").symlink_to(store.run_folder(RUN) / "final.pt")
+    (store.folder.parent / "elsewhere.pt").touch()
+    (store.run_folder(RUN) / "round-0002.pt").symlink_to(store.folder.parent / "elsewhere.pt")
     (store.run_folder(RUN) / "round-0003.pt").mkdir()
     assert store.states(RUN) == ["final.pt", "round-0001.pt"], "a link leads out, and a folder holds no state"
     assert store.states("0123456789abcdef") == []

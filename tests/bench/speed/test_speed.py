@@ -25,7 +25,7 @@ from bench.speed import main as speed
 from bench.speed.rows import EXAMPLES, Row, markdown, read_json, write_json
 from bench.speed.workload import W1, Setting, apart, images, take_turns, task_on, write_random_cifar10
 from reports import api
-from tests.support.pictures import idx_bytes
+from tests.support.small_datasets import idx_bytes
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]

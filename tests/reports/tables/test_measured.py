@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.heads import COUNTS, EXCHANGE, POOLED, SEVEN, SIX, probe
+from tests.support.heads import COUNTS, EXCHANGE, POOLED, SEVEN, SIX, write_probe
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def heads(store):
                     "classes": ["coat", "bag"],
                     "label_counts": [[3, 0], [1, 4]],
                 }
-                probe(store, cell, f"encoder-heads-{measured['examples']}-256-0004", result)
+                write_probe(store, cell, f"encoder-heads-{measured['examples']}-256-0004", result)
         return store
 
     return add
@@ -86,7 +86,7 @@ def test_information_about_labels_stands_beside_what_the_labels_have(store):
     bounds = {"fe1": 0.7, "fe2": -0.1, "favg": None, "fe": 1.2}
     values = {name: {"information": bound, "entropy": 1.3863} for name, bound in bounds.items()}
     about = {"clients": [0, 1], "classes": ["coat", "bag"], "label_counts": [[3, 0], [1, 4]]}
-    probe(store, store.cells[0], "encoder-information-pooled-0004", {"values": values, **about})
+    write_probe(store, store.cells[0], "encoder-information-pooled-0004", {"values": values, **about})
     head, _, *rows = lines(store)
     assert head[2:] == ["Encoder", "I(Z; Y) is at least", "H(Y)"]
     assert [row[2:] for row in rows] == [
@@ -110,7 +110,7 @@ def test_a_row_of_exchanged_encoders_says_whose_examples_it_is_of(store):
     names = ("fe1-own", "fe1-exchange", "fe2-own", "fe2-exchange")
     values = {name: {"information": number / 10, "entropy": 1.0} for number, name in enumerate(names)}
     about = {"clients": [0, 1], "classes": ["coat", "bag"], "label_counts": [[3, 0], [1, 4]]}
-    probe(store, store.cells[0], "encoder-information-exchange-0004", {"values": values, **about})
+    write_probe(store, store.cells[0], "encoder-information-exchange-0004", {"values": values, **about})
     assert "with exchange, the classifier sees them through the encoder of the other client" in store.render()
 
 
@@ -170,7 +170,7 @@ def test_table_8_counts_what_is_here_beside_what_is_published(store):
     store.report |= {"measured": {"kind": "dataset-sizes"}}
     store.add("cifar10 none", "centralized", [0.1], data_note="9,000 test images")
     store.add("svhn none", "centralized", [None], missing="no data: svhn")
-    probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
+    write_probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
     assert lines(store)[2:] == [
         ["CIFAR-10", "50,000 (50,000, +0)", "9,000 (10,000, -1,000)", "10 (10, +0)"],
         ["SVHN", *(f"no data: SVHN ({count})" for count in ("73,257", "26,032", "10"))],
@@ -210,7 +210,7 @@ def test_dataset_sizes_in_the_style_of_the_paper_have_no_seeds(store):
     store.report = {"rows": ["dataset"], "columns": "algorithm", "metric": "accuracy"}
     store.report |= {"measured": {"kind": "dataset-sizes"}}
     store.add("cifar10 none", "centralized", [0.1]).add("svhn none", "centralized", [None], missing="no data: svhn")
-    probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
+    write_probe(store, store.cells[0], "dataset-sizes", {"values": {"": COUNTS}})
     text = store.render(style="paper")
     assert re.sub(" +", " ", text).splitlines()[4:] == [
         "| CIFAR-10 | 50,000 | 9,000 | 10 |",
