@@ -10,12 +10,12 @@ from algorithms.fedavgm import FedAvgM
 from algorithms.fedexp import FedExP
 from algorithms.fedopt import FedAdagrad, FedAdam, FedYogi
 from algorithms.shared import tree
-from algorithms.shared.types import Cohort
 from bench import models
 from tests.support.by_hand import double
 from tests.support.oracles import oracle
 from tests.support.refusals import refused
 from tests.support.toy import assert_equal, normalised_task, toy_task, train
+from tests.support.views import cohort
 
 ORACLE = oracle("rivals")
 RULES = {"adagrad": FedAdagrad, "adam": FedAdam, "yogi": FedYogi}
@@ -25,11 +25,6 @@ DISAGREEING = (8,) * 12  # sizes of clients whose updates differ so much that Fe
 
 def close(tensor, values, tolerance):
     torch.testing.assert_close(tensor, double(values), rtol=0, atol=tolerance)
-
-
-def cohort(*examples):
-    ones = torch.ones(len(examples))
-    return Cohort(torch.arange(len(examples)), double(examples), ones, ones[:, None], len(examples))
 
 
 def played(method, deltas, start):

@@ -16,6 +16,17 @@ GRID = {
 SHORT = {"rounds": 2, "clients": 5, "local_epochs": 1, "batch_size": 16, "model": "mlp"}
 LONG = {"rounds": 60, "local_epochs": 3}  # long enough to be interrupted several times, also on a fast machine
 STAGES = {"num_clusters": 2, "encoder_rounds": 45, "classifier_rounds": 15}
+TIMES = {
+    "seconds",
+    "base_seconds",
+    "cpu_seconds",
+    "base_cpu_seconds",
+    "started",
+    "finished",
+    "peak_memory_mb",
+    "unique_memory_mb",
+    "sha256",
+}
 
 
 def write_grid(folder: Path, **changes) -> Path:
@@ -37,19 +48,6 @@ def metrics(results: Path) -> dict[str, list]:
     timed = ("seconds", "examples_per_second")
     rows = {run_id: Store(results).rows(run_id) for run_id in records(results)}
     return {run_id: [{k: v for k, v in row.items() if k not in timed} for row in run] for run_id, run in rows.items()}
-
-
-TIMES = {
-    "seconds",
-    "base_seconds",
-    "cpu_seconds",
-    "base_cpu_seconds",
-    "started",
-    "finished",
-    "peak_memory_mb",
-    "unique_memory_mb",
-    "sha256",
-}
 
 
 def untimed(results: Path) -> dict[str, list]:
