@@ -93,15 +93,17 @@ class RunRecorder:
         rows = self.rows.pop(run_id, [])
         usual = {"id": run_id, "schema": SCHEMA, "status": "failed", "reason": "", "summary": {}}
         versions = {**result.get("versions", {}), **_version_of_ray()}
-        times = {"started": self._started.get(run_id), "finished": _now()}
-        content = {**usual, **result, "rounds": len(rows), "versions": versions, **self._code.get(run_id, {}), **times}
-        record = cast(RunRecord, content)  # `Store` checks records when it reads them
+        facts = {**self._code.get(run_id, {}), "started": self._started.get(run_id), "finished": _now()}
+        record = cast(RunRecord, {**usual, **result, "rounds": len(rows), "versions": versions, **facts})
+        if fault := self._store.fault_of(rows, record):  # in both is what methods and callbacks have returned
+            reason = f"what it has measured could not be read again: {fault}"
+            rows, record = [], cast(RunRecord, {**usual, "reason": reason, "rounds": 0, **facts})
         own = self._store.unfinished_folder(run_id)
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
         if elsewhere:
             elsewhere.copy_to(own)
         if rows:
-            self._write_events(run_id, own, rows, times["started"])
+            self._write_events(run_id, own, rows, facts["started"])
         self._store.finish(run_id, rows, record)
         if own == self._store.run_folder(run_id) or record["status"] in FINISHED:  # else the earlier one counts
             authors.forget(self._store, run_id)

@@ -130,10 +130,15 @@ def machines(
             "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
             f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
         )
-    asked = {value if key == "gres" else f"{key}:{value}" for key, value in options.items()}
-    gpus = any("gpu" in one and not one.endswith(":0") for one in map(str, asked))
+    gpus = any(_asks_for_gpus(key, str(value)) for key, value in options.items())
     share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
     return Machines(share, max_concurrent, executor=executor, slurm=options)
+
+
+def _asks_for_gpus(key: str, value: str) -> bool:
+    """Whether an option of sbatch asks for GPUs: gpus_per_node=1, or gres=gpu:a100:1; none of the names of partitions does."""
+    is_kind = key.startswith("gpus") or (key in ("gres", "tres_per_task") and "gpu" in value)
+    return is_kind and re.split("[:=]", value)[-1] != "0"
 
 
 def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:

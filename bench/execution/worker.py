@@ -44,7 +44,8 @@ _LOST_GPU = (
     "uncorrectable ECC error",
 )
 REPORT_SECONDS = 1.0  # a worker reports at most this often; shorter rounds are sent together
-_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.EACCES, errno.EPERM)
+_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+_FORBIDDEN = (errno.EACCES, errno.EPERM)  # of a file elsewhere they say nothing of the storage
 
 
 @dataclass(frozen=True)
@@ -308,14 +309,22 @@ def require_shared(marker: str) -> None:
 
 
 def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
-    """What to do if an error, or what led to it, says that files cannot be used any more; "" for other errors."""
+    """What to do if an error, or what led to it, says that files of a folder cannot be used any more, or that a disk cannot; ""
+    for other errors."""
     while error:
         if isinstance(error, StoreError):
             return str(error)
-        if isinstance(error, OSError) and error.errno in _STORAGE_ERRORS:
+        if isinstance(error, OSError) and (
+            error.errno in _STORAGE_ERRORS or (error.errno in _FORBIDDEN and _lies_in(folder, error.filename))
+        ):
             return f"Cannot use {error.filename or folder}: {os.strerror(error.errno)}. {GO_ON}"
-        error = error.__cause__ or error.__context__
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return ""
+
+
+def _lies_in(folder: Path | str, name: object) -> bool:
+    """Whether an error is of a file in a folder, or does not say of which file it is."""
+    return not isinstance(name, str) or Path(name).absolute().is_relative_to(Path(folder).absolute())
 
 
 def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]:

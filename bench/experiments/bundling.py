@@ -6,12 +6,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import algorithms
 from bench import __version__
-from bench.config.resolve import resolve, trained_by
+from bench.config.resolve import resolve, trained_by, with_options
 from bench.config.schema import run_id, settings_of
 from bench.errors import ConfigError, StoreError
 from bench.provenance import commits_of
@@ -155,7 +157,7 @@ def _manifest(
         return dict(sorted(Counter(str(value) for value in values if value is not None).items()))
 
     ends = [record.get("finished") or record.get("started") for record in records.values()]
-    times = sorted(str(end) for end in ends if end)
+    times = sorted((str(end) for end in ends if end), key=_moment)
     grids = {label: grid for label in labels if (grid := store.grid(label))}
     versions = [pair for record in records.values() for pair in record.get("versions", {}).items()]
     data = {
@@ -176,6 +178,14 @@ def _manifest(
         "images": sorted(data),
         "methods": {name: _method(name, records.values()) for name in methods},
     }
+
+
+def _moment(text: str) -> float:
+    """Seconds since the epoch, of a time of any zone; 0 of what is none."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0
 
 
 def _commits(record: Mapping[str, Any]) -> list[str]:
@@ -215,9 +225,14 @@ def _base_of(config: Mapping[str, Any]) -> str:
 
 
 def _searched(search: Mapping[str, Any]) -> Iterator[str]:
-    """Ids of the runs of a search."""
+    """Ids of the runs of a search, of the versions that its parts had then."""
+    for config in search["configs"].values():
+        with suppress(ConfigError):
+            known = resolve(settings_of(config), facts=None)
+            for params in search["proposed"]:
+                yield run_id({**with_options(known, params).canonical(), "versions": config["versions"]})
     for config, params in itertools.product(search["configs"].values(), search["proposed"]):
-        method = config["algorithm"]  # not resolved: it may be of an earlier version, or not be here
+        method = config["algorithm"]  # as it was stored: it may have had other options then, or not be here
         own = {key: value for key, value in params.items() if key in method}
         yield run_id(
             {**config, **{key: params[key] for key in params if key not in own}, "algorithm": {**method, **own}}

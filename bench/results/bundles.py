@@ -58,7 +58,7 @@ def write(path: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], c
         manifest: what it says beside the digests of the files.
 
     Raises:
-        StoreError: if two names differ in capitals only.
+        StoreError: if it would be larger than a bundle may be, or two names differ in capitals only.
         OSError: if the file cannot be written.
     """
     if alike := _alike(files):
@@ -68,11 +68,25 @@ def write(path: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], c
     content = {**files, CITATION: citation.encode()}
     digests = {name: hashlib.sha256(content[name]).hexdigest() for name in sorted(content)}
     head = json.dumps({"format": FORMAT, **manifest, "files": digests}, indent=1, ensure_ascii=False) + "\n"
-    with replacing(path) as partial, zipfile.ZipFile(partial, "x") as packed:
-        for name in (MANIFEST, *digests):
-            part = zipfile.ZipInfo(name)  # of 1980, whenever it is written
-            part.compress_type, part.create_system, part.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
-            packed.writestr(part, head.encode() if name == MANIFEST else content[name], compresslevel=9)
+    with replacing(path) as partial:
+        with zipfile.ZipFile(partial, "x") as packed:
+            for name in (MANIFEST, *digests):
+                part = zipfile.ZipInfo(name)  # of 1980, whenever it is written
+                part.compress_type, part.create_system, part.external_attr = zipfile.ZIP_DEFLATED, 3, 0o100644 << 16
+                packed.writestr(part, head.encode() if name == MANIFEST else content[name], compresslevel=9)
+        _require_readable(partial, packed.infolist())
+
+
+def _require_readable(path: Path, parts: list[zipfile.ZipInfo]) -> None:
+    """Raises StoreError if a new bundle would be refused by `unpack`."""
+    try:
+        if (size := path.stat().st_size) > _LARGEST:
+            raise _NoBundle(f"has {size:,} bytes, but at most {_LARGEST:,} are allowed")
+        if len(parts) > _MOST:
+            raise _NoBundle(f"holds {len(parts):,} files, but at most {_MOST:,} are allowed")
+        _check(parts, size)
+    except _NoBundle as error:
+        raise StoreError(f"A bundle of these runs {error}, so nobody could open it. Choose fewer by --grid.") from error
 
 
 @contextmanager

@@ -128,6 +128,10 @@ class StoredPrinted(TypedDict, total=False):
     columns: str
     names: dict[str, dict[str, str]]
     without: dict[str, list[Any]]
+    over: str
+    best_other: str
+    std: bool
+    where: str
     bold: Literal["best", "own", "none"]
     italics: bool
     caption: str

@@ -47,7 +47,7 @@ def read_bytes(path: Path) -> bytes | None:
         OSError: if nothing can be read now.
     """
     try:
-        return read_foreign(path, _LARGEST.get(path.name, _LARGEST_IN.get(path.parent.name, _LARGEST_OTHER)))
+        return read_foreign(path, _largest(path))
     except FileNotFoundError:
         return None
     except UnusableFile as error:
@@ -56,6 +56,16 @@ def read_bytes(path: Path) -> bytes | None:
         if error.errno not in _OF_THE_FILE:  # too many open files, or a disk that is away: the file may be fine
             raise
         raise Damaged(path, "is a link" if os.path.islink(path) else f"cannot be read ({error.strerror})") from error
+
+
+def _largest(path: Path) -> int:
+    return _LARGEST.get(path.name, _LARGEST_IN.get(path.parent.name, _LARGEST_OTHER))
+
+
+def require_size(path: Path, size: int) -> None:
+    """Raises Damaged if a file of that many bytes, which is going to be written, would be too large to be read again."""
+    if size > (most := _largest(path)):
+        raise Damaged(path, f"would have {size:,} bytes, but such a file has at most {most:,}")
 
 
 def parse(path: Path, content: bytes) -> Any:

@@ -4,6 +4,7 @@ Of a sealed record the seal shows that neither the record nor the rounds have ch
 earlier version wrote, every round is checked.
 """
 
+import json
 import os
 import re
 import stat
@@ -12,7 +13,7 @@ from typing import Any, cast, get_type_hints
 
 from bench.results.equality import same
 from bench.results.ids import hash_of, is_metric_name
-from bench.results.json_files import Damaged, parse, read_bytes, unseal
+from bench.results.json_files import Damaged, parse, read_bytes, require_size, unseal
 from bench.results.json_schema import is_integer, is_number, is_printable
 from bench.results.records import RoundRow, RunRecord, are_metrics
 from bench.results.schema import check_config, check_record
@@ -57,6 +58,20 @@ def read_rows(folder: Path) -> list[RoundRow]:
     """
     path = folder / "rounds.jsonl"
     return _rows_of(path, read_bytes(path) or b"")
+
+
+def fault_of(folder: Path, rounds: bytes, record: str) -> str:
+    """Why a run could not be read again if it left these rounds and this record in its folder ("rounds.jsonl would have ...");
+    "" if it can."""
+    record_path, _, rounds_path = (folder / name for name in RUN_FILES)
+    try:
+        for path, content in ((rounds_path, rounds), (record_path, record.encode())):
+            require_size(path, len(content))
+        _rows_of(rounds_path, rounds)
+        check_record(record_path, json.loads(record))
+    except Damaged as error:
+        return f"{error.path.name} {error.what}"
+    return ""
 
 
 def _is_folder(path: Path) -> bool:

@@ -59,7 +59,7 @@ from bench.results.ids import is_meant, is_name, is_run_id
 from bench.results.json_files import Damaged, read_bytes, seal
 from bench.results.locks import holder, open_regular
 from bench.results.records import FINISHED, Config, RoundRow, RunRecord, Status, StoredProbe, Summary
-from bench.results.run_files import RUN_FILES, read_rows, read_run
+from bench.results.run_files import RUN_FILES, fault_of, read_rows, read_run
 
 RAY_LOG = "ray.log"
 MACHINE = "machine"
@@ -268,6 +268,10 @@ class Store:
         with open(self.unfinished_folder(run_id) / "rounds.jsonl", "a") as file:
             file.write(_lines(rows))
 
+    def fault_of(self, rows: Sequence[RoundRow], record: RunRecord) -> str:
+        """Why a run that ends so could not be read again; "" if it can."""
+        return fault_of(self.run_folder(record["id"]), _lines(rows).encode(), json_text(record))
+
     def finish(self, run_id: str, rows: Sequence[RoundRow], record: RunRecord) -> None:
         """Ends a run: writes all its rounds, then its record, which makes it count. A repeated run then replaces the earlier
         one, unless it failed."""
@@ -423,6 +427,12 @@ class Store:
         except BlockingIOError as error:
             raise StoreError(
                 f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends{instead}."
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                f"Cannot lock {self.folder / '.lock'} ({error.strerror}): its file system has no locks, which keep two "
+                "commands from writing at once. Name a folder on another one by --results-dir, or have it mounted with locks "
+                "(Lustre: -o flock)."
             ) from error
 
     def _runs_of(self, name: str) -> Iterable[str]:

@@ -112,16 +112,17 @@ def noted_of(hook: Hook, returned: Any) -> Noted:
     return noted
 
 
-def as_numbers(metrics: Any, source: str, hook: Hook | None = None) -> dict[str, float | None]:
+def as_numbers(metrics: Any, source: str, hook: Hook | None = None, beside: int = 0) -> dict[str, float | None]:
     """Metrics as numbers of the host, by "<source>/<name>", all copied at once; None for those that are not finite.
 
     Args:
         metrics: name -> scalar tensor or number.
         source: METHOD, or the name of a callback.
         hook: of the callback, for messages.
+        beside: how many metrics of other sources the round has.
 
     Raises:
-        HookError: if they are something else.
+        HookError: if they are something else, or too many.
     """
     where = f"{place_of(hook)}: " if hook else ""
     import torch
@@ -130,9 +131,10 @@ def as_numbers(metrics: Any, source: str, hook: Hook | None = None) -> dict[str,
         raise HookError(
             f"{where}The metrics of {source} are a dict of names and scalars, but got {type(metrics).__name__}."
         )
-    if len(metrics) > MOST_METRICS:
+    if beside + len(metrics) > MOST_METRICS:
+        others = f" beside {beside:,} of others" if beside else ""
         raise HookError(
-            f"{where}{source} gives {len(metrics):,} metrics in a round, but at most {MOST_METRICS:,} are stored."
+            f"{where}{source} gives {len(metrics):,} metrics in a round{others}, but at most {MOST_METRICS:,} are stored."
         )
     tensors, found = {}, {}
     for name, value in metrics.items():

@@ -30,7 +30,7 @@ from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure, require_local_accuracies
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
-from bench.simulation.stored import diagnostics_of, json_of, require_state
+from bench.simulation.stored import caveats_of, diagnostics_of, json_of, require_counts, require_state
 from bench.simulation.untouched import left_as_given, marks_of
 from datasets import partition_files, skew
 
@@ -75,8 +75,8 @@ class Run:
                 "save_local_models, or say by save_when which runs keep them."
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
-        graphs = None if max_clients_per_vmap else self.task.graphs  # where memory is short, they do not fit either
-        self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap, graphs=graphs)
+        if max_clients_per_vmap:
+            self._train_at_once(max_clients_per_vmap)
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         if self.algorithm.personal:
             require_local_accuracies(self.task)
@@ -138,6 +138,7 @@ class Run:
             "peak_memory_mb": peak,
             "callbacks": self._own,
             "stopped": self._stopped,
+            "block": self.task.max_clients_per_vmap,
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -157,6 +158,8 @@ class Run:
         self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
         self._own |= checkpoint.get("callbacks", {})
         self._stopped = checkpoint.get("stopped", "")
+        if most := checkpoint.get("block"):  # earlier versions have none
+            self._train_at_once(min(most, self.task.max_clients_per_vmap or most))
 
     def drop_graphs(self) -> bool:
         """Trains without CUDA graphs from now on, with the same numbers; returns whether that frees memory."""
@@ -171,8 +174,12 @@ class Run:
         most = min(self.task.max_clients_per_vmap or self.task.population, len(self.task.sample_cohort(self.round).ids))
         if most < 2:
             return None
-        self.task = replace(self.task, max_clients_per_vmap=most // 2)
+        self._train_at_once(most // 2)
         return self.task.max_clients_per_vmap
+
+    def _train_at_once(self, most: int) -> None:
+        """Bounds the number of clients that train at once; where memory is so short, CUDA graphs do not fit either."""
+        self.task = replace(self.task, max_clients_per_vmap=most, graphs=None)
 
     def step(self) -> dict[str, Any]:
         """Trains one round and returns its row. If that fails, the run is left as before.
@@ -258,7 +265,7 @@ class Run:
                 )
             require_state(callback.after_round, noted.own, "own")
             self._own[name] = noted.own
-            metrics |= as_numbers(noted.metrics, name, callback.after_round)
+            metrics |= as_numbers(noted.metrics, name, callback.after_round, beside=len(metrics))
             self._stopped = self._stopped or noted.stop
             if noted.local_models:
                 row["local_models"] = json_of(callback.after_round, noted.local_models, "local_models")
@@ -288,7 +295,9 @@ class Run:
             else:
                 self._client_accuracies = client_accuracies
         per_client = {key: spent[key] / self.task.population for key in ("bytes_down", "bytes_up")}
-        return {"round": self.round, **per_client, "examples": spent["examples"], **deploying, **scores}
+        counts = {**per_client, "examples": spent["examples"], **deploying}
+        require_counts(self._hooks, counts)
+        return {"round": self.round, **counts, **scores}
 
     def result(self) -> dict[str, Any]:
         """What a finished run leaves in its record."""
@@ -307,7 +316,7 @@ class Run:
             "skew": skew.measure(self.task.federation.label_counts.numpy())._asdict(),
             "partition_digest": self.task.federation.digest,
             **({"weights": self._weights} if self._weights else {}),
-            "caveats": self.algorithm.caveats(self.task),
+            "caveats": caveats_of(self.algorithm.caveats, self.algorithm.caveats(self.task)),
             "kept": self._kept,
             "diagnostics": self._diagnostics(),
             "engine": self.task.engine,

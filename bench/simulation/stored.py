@@ -3,7 +3,7 @@
 import io
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from algorithms.shared.client_states import are_client_rows
 from bench.errors import HookError
 from bench.hooks import Hook, place_of, require_returned
+from bench.results.json_schema import is_number, is_text
 from bench.results.records import fault_of_diagnostics
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -26,6 +27,28 @@ def diagnostics_of(hook: Hook, returned: Any) -> dict[str, Any]:
             "know, and printable values."
         )
     return found
+
+
+def caveats_of(hook: Hook, returned: Any) -> list[str]:
+    """The caveats that a hook has returned; raises HookError unless they are texts that a report can print."""
+    fits = isinstance(returned, list) and all(map(is_text, returned))
+    require_returned(hook, returned, fits, "a list of printable sentences", 'return ["..."]')
+    return [*returned]
+
+
+def require_counts(whose: str, counts: Mapping[str, Any]) -> None:
+    """Raises HookError unless what hooks have counted of a round are numbers of Python.
+
+    Args:
+        whose: begins the message: "A hook of fedmine".
+        counts: name in the row of the round -> count.
+    """
+    for name, count in counts.items():
+        if not is_number(count):
+            raise HookError(
+                f"{whose} has given a {type(count).__name__} as {name} of a round, but a number of Python is expected; write "
+                "int(...) or float(...)."
+            )
 
 
 def json_of(hook: Hook, returned: Any, name: str) -> Any:

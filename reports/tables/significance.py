@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from bench.results.metrics import METRICS
+from bench.results.metrics import METRICS, ROUNDING
 from reports.tables import layout
 from reports.tables.aggregate import scores_by_seed
 
@@ -178,7 +178,8 @@ def has_few(cells: pd.DataFrame) -> bool:
 
 
 def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
-    """Two-sided p-values [rivals] of scores [rivals, seeds]: 1 if all scores are equal, 0 if all differ by one constant.
+    """Two-sided p-values [rivals] of scores [rivals, seeds]: 1 if all scores are equal but for rounding, 0 if all differ by
+    one constant.
 
     These are those of scipy.stats.ttest_rel, but scipy.stats takes as long to import as pandas.
     """
@@ -187,7 +188,9 @@ def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
     differences, seeds = own - best, own.shape[1]
     with np.errstate(divide="ignore", invalid="ignore"):  # differences without spread
         t = differences.mean(axis=1) / np.sqrt(differences.var(axis=1, ddof=1) / seeds)
-    return np.where((own == best).all(axis=1), 1.0, 2 * special.stdtr(seeds - 1, -np.abs(t)))
+    return np.where(
+        np.isclose(own, best, rtol=0, atol=ROUNDING).all(axis=1), 1.0, 2 * special.stdtr(seeds - 1, -np.abs(t))
+    )
 
 
 def _holm(p_values: pd.Series, rows: pd.DataFrame) -> pd.Series:

@@ -8,7 +8,7 @@ from bench.config.resolve import resolve
 from bench.config.schema import run_id
 from bench.execution.progress import outcome
 from bench.execution.run_recorder import JobRecorder, RunRecorder
-from bench.results import authors
+from bench.results import authors, json_files
 from bench.results.store import Store
 
 CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid", "clients": 4, "rounds": 1})
@@ -25,11 +25,12 @@ CONFIG = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"
 def test_the_end_of_a_run_is_said_with_its_machine(tmp_path, reason, machine, said):
     ended = []
     callback = SimpleNamespace(on_start=ended.append, on_end=lambda job, record: ended.append(outcome(record)))
-    job = SimpleNamespace(id="a1", config=CONFIG, base="", folder="")
+    job = SimpleNamespace(id=run_id(CONFIG), config=CONFIG, base="", folder="")
     with Store(tmp_path).locked() as store:
         recorder = JobRecorder(store, callback)
         recorder.start(job)
-        result = {"status": "done", "reason": reason, "seconds": 1.0, "summary": {"last": {"accuracy": 0.5}}}
+        summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.5})
+        result = {"status": "done", "reason": reason, "seconds": 1.0, "summary": summary}
         recorder.end(job, result, lambda: machine)
     assert ended[-1] == said
 
@@ -61,3 +62,27 @@ def test_a_damaged_file_of_authors_ends_no_run(tmp_path):
         recorder = RunRecorder(store)
         recorder.start(run, CONFIG.canonical())
         assert recorder.end(run, {"status": "failed"})["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("row", "result", "fault"),
+    [
+        ({"metrics": {"method/a": "high"}}, {}, "rounds.jsonl has metrics of round 1 that are no names with numbers"),
+        ({}, {"caveats": "alone"}, "record.json does not hold what it should: caveats is not a list"),
+        ({"local_models": {"clients": [1] * 1000}}, {}, "rounds.jsonl would have 3,"),
+    ],
+)
+def test_a_run_that_could_not_be_read_again_has_failed(tmp_path, monkeypatch, row, result, fault):
+    """Else it would be done, without a number, and trained again by every command."""
+    monkeypatch.setitem(json_files._LARGEST, "rounds.jsonl", 2000)
+    store, run = Store(tmp_path), run_id(CONFIG)
+    with store.locked():
+        recorder = RunRecorder(store)
+        recorder.start(run, CONFIG.canonical())
+        recorder.update(run, 0, [{"round": 1, "accuracy": 0.5} | row])
+        summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.5})
+        record = recorder.end(run, {"status": "done", "summary": summary} | result)
+    read = Store(tmp_path)
+    assert read.record(run) == record and not read.damaged
+    assert record["status"] == "failed"
+    assert record["reason"].startswith(f"what it has measured could not be read again: {fault}")

@@ -370,6 +370,30 @@ def test_errors_of_a_run_are_its_record_and_errors_of_the_disk_are_not(job, monk
     assert storage_trouble(FileNotFoundError(errno.ENOENT, "No such file"), "here") == ""
 
 
+def test_an_error_that_is_not_of_the_storage_is_that_of_the_run(tmp_path):
+    """A method may try a file that it must not read, and go on."""
+    for name, is_of_storage in (("runs/a1/final.pt", True), ("../secret", False), ("/proc/1/mem", False)):
+        error = PermissionError(errno.EACCES, "Permission denied", str((tmp_path / name).resolve()))
+        assert bool(storage_trouble(error, tmp_path)) == is_of_storage
+    for cause, is_of_storage in ((OSError(errno.ENOSPC, "full"), True), (None, False)):
+        with pytest.raises(ValueError) as raised:
+            try:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            except OSError:
+                raise ValueError("bad option") from cause
+        assert bool(storage_trouble(raised.value, tmp_path)) == is_of_storage
+
+
+def test_the_bound_on_clients_at_once_is_that_of_the_checkpoint(job, digits):
+    first = Run(job.config, digits, engine="vectorised")
+    first.step()
+    assert [first.halve_clients_per_vmap(), first.halve_clients_per_vmap()] == [5, 2]
+    for bound, after in ((None, 2), (5, 2), (1, 1)):
+        second = Run(job.config, digits, engine="vectorised", max_clients_per_vmap=bound)
+        second.restore(first.checkpoint())
+        assert second.result()["block"] == after
+
+
 HOOK = """
     def local_loss(self, params, batch, view):
         loss = task_loss(params, batch, view)
@@ -499,6 +523,33 @@ def test_diagnostics_that_a_record_cannot_hold_fail_the_run_and_the_check(
     with pytest.raises(HookError) as raised:
         divergence_ends_in_numbers_and_no_error(Case("fedmine", algorithms.make("fedmine")))
     assert str(raised.value) == said
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        (
+            "def caveats(self, task):\n        return 'alone'",
+            "caveats in mylab/algorithms/fedmine.py, line 13, returned a str, but a list of printable sentences is expected; "
+            'write return ["..."].',
+        ),
+        (
+            "def caveats(self, task):\n        return ['\\x1b[2J']",
+            "caveats in mylab/algorithms/fedmine.py, line 13, returned a list, but a list of printable sentences is expected; "
+            'write return ["..."].',
+        ),
+        (
+            "def deploy(self, task, state, clients):\n        found = super().deploy(task, state, clients)\n"
+            "        return found._replace(examples=next(iter(state['params'].values())).sum())",
+            "A hook of fedmine has given a Tensor as deploy_examples of a round, but a number of Python is expected; write "
+            "int(...) or float(...).",
+        ),
+    ],
+)
+def test_what_no_record_can_hold_of_a_method_fails_its_run(job, hook, sentence, tmp_path, monkeypatch):
+    method_files.register(tmp_path / "mylab", monkeypatch, {"fedmine": f"{method_files.RUNNABLE}\n    {hook}\n"})
+    result = train(replace(job, config=resolve({"algorithm": "fedmine", **DIGITS, "rounds": 1})))[-1].result
+    assert result["status"] == "failed" and result["reason"].startswith(sentence)
 
 
 @pytest.mark.parametrize("hook", ["init(self, task)", "step(self, task, state)"])

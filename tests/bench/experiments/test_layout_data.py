@@ -1,14 +1,18 @@
 """What a layout says of values of axes, as cells have them."""
 
 import json
+from typing import get_type_hints
 
 import pytest
 
 from bench.experiments.expansion import expand
 from bench.experiments.grid_loading import make_grid
 from bench.experiments.labels import value_of
+from bench.experiments.names_schema import Printed
 from bench.experiments.reference import find_references
+from bench.experiments.report_schema import Layout
 from bench.experiments.spec import ExperimentSpec
+from bench.results.grids import StoredLayout, StoredPrinted
 
 AXES = {"dataset": ["digits"], "partition": ["label-2", "dir-0.50"], "participation": [0.5, 1], "seed": [0, 1]}
 
@@ -75,3 +79,10 @@ def test_an_option_of_a_method_can_be_an_axis_beside_images_of_ones_own(tmp_path
     found = asked(axes, rows=["partition"], columns="num_clusters", names=names).report.names
     assert found["num_clusters"] == {"1": "K = 1"}
     assert [*found["partition"]][0].startswith("file:split@") and "json" not in [*found["partition"]][0]
+
+
+def test_a_stored_layout_has_every_field_of_the_file():
+    """What a stored grid may hold is checked against these shapes."""
+    of_own_files = {"std", "verdict"}  # not stored
+    assert get_type_hints(StoredLayout).keys() == Layout.model_fields.keys() - of_own_files
+    assert get_type_hints(StoredPrinted).keys() == Printed.model_fields.keys()

@@ -1,6 +1,7 @@
 """A bundle of somebody is refused, and nothing of it stays, unless it is exactly what its manifest says."""
 
 import hashlib
+import itertools
 import json
 import random
 import stat
@@ -19,8 +20,11 @@ from bench.experiments.importing import merge_results
 from bench.experiments.spec import ExperimentSpec
 from bench.results import bundles
 from bench.results.authors import Authors, read, text
+from bench.results.store import Store
+from bench.tuning.study import draws
 from reports import api
 from tests.support.planning import Experiment
+from tests.support.searching import make
 from tests.support.stores import LABEL, cells, finish, results
 
 
@@ -259,3 +263,34 @@ def test_who_trained_a_run_is_said_by_its_directory(bundle, tmp_path):
         (store.folder / "authors.json").write_text('{"runs": {"x": "Ann"}}')
         with pytest.raises(StoreError, match="does not say who trained which runs"):
             read(store)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "said"), [("_MOST", 5, "holds 7 files"), ("_LARGEST", 100, "bytes, but at most")]
+)
+def test_a_bundle_that_nobody_could_open_is_not_written(bundle, tmp_path, monkeypatch, limit, most, said):
+    monkeypatch.setattr(bundles, limit, most)
+    with pytest.raises(StoreError, match=f"{said}.*Choose fewer by --grid"):
+        bundling.write(Store(tmp_path / "a"), [LABEL], tmp_path / "b.zip", "Jane Doe")
+    assert not (tmp_path / "b.zip").exists()
+
+
+def test_the_last_run_of_a_bundle_is_the_last_in_any_zone(tmp_path):
+    ends = ["2026-06-01T02:50:00+0200", "2026-06-01T02:10:00+0100"]  # 00:50 and 01:10 in UTC
+    asked = cells("label-2", "fedavg")[:2]
+    store = results(tmp_path / "a", asked, {})
+    with store.locked():
+        for cell, end in zip(asked, ends, strict=True):
+            finish(store, cell, 0.5, finished=end)
+    bundling.write(store, [LABEL], tmp_path / "a.zip", "Jane Doe")
+    manifest = json.loads(members(tmp_path / "a.zip")[bundles.MANIFEST])
+    assert [manifest["first_run"], manifest["last_run"]] == ends
+
+
+@pytest.mark.parametrize("algorithm", ["fedprox", "feddyn", "fednh", "dense", {"name": "ccvr", "base": "moon"}])
+def test_all_validation_runs_of_a_search_are_found_however_values_are_written(algorithm):
+    """A space may have 1 where a config has 1.0."""
+    search = make(algorithm, searcher="random", samples=8)
+    points = [*itertools.islice(draws(search, 8), 8)]
+    found = {*bundling._searched(search.describe() | {"proposed": points})}
+    assert points and {run for params in points for run in search.runs(params)} <= found

@@ -1,5 +1,6 @@
 """The result store: nothing half-written counts, nothing finished is lost, one driver at a time."""
 
+import errno
 import fcntl
 import json
 import os
@@ -205,6 +206,20 @@ def test_a_part_of_the_directory_that_cannot_be_written_is_named_before_anything
     ):
         with Store(tmp_path).locked():
             pass
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    with Store(tmp_path).locked():
+        pass
+
+    def flock(file, kind):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    said = rf"Cannot lock {tmp_path}/\.lock \(Function not implemented\): its file system has no locks"
+    with pytest.raises(StoreError, match=said), Store(tmp_path).locked():
+        pass
+    assert Store(tmp_path).driver() is None, "which is only read"
 
 
 @pytest.mark.parametrize("kind", [fcntl.LOCK_SH, fcntl.LOCK_EX])

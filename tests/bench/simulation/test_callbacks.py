@@ -185,6 +185,13 @@ def test_a_run_may_be_stopped_where_it_reaches_a_target(digits):
     assert run.result()["reason"] == f"stopped early: loss has reached {losses[first]:g}"
 
 
+def test_a_target_is_reached_however_a_device_divides():
+    """The mean of 0.5, 0.9 and 1.0 is 0.7999999999999999."""
+    outcome = RoundOutcome(None, None, {}, {}, {"accuracy": sum((0.5, 0.9, 1.0)) / 3}, None)
+    assert outcome.metrics["accuracy"] < 0.8
+    assert StopEarly(target=0.8).after_round(outcome, {}).stop == "stopped early: accuracy has reached 0.8"
+
+
 def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     config = looked({"name": "moved", "fails_in": 2})
     run = Run(config, digits)
@@ -260,6 +267,20 @@ def test_a_callback_that_returns_no_scalar_is_told_so(digits, tmp_path, monkeypa
         ValueError, match="The metric share of moved must be a scalar tensor or a number, but got the shape"
     ):
         Run(looked("moved"), digits).step()
+
+
+def test_more_metrics_of_all_callbacks_than_a_round_can_hold_fail_the_run(digits, tmp_path, monkeypatch):
+    many = (
+        CALLBACK[: CALLBACK.index("        moved =")]
+        + "        return own, dict.fromkeys(map(str, range(6000)), 1.0)\n"
+    )
+    files = {"algorithms/fednoted.py": METHOD, "callbacks/moved.py": many}
+    more = many.replace('"moved"', '"more"')
+    method_files.use(tmp_path / "other", monkeypatch, files | {"callbacks/more.py": more})
+    with pytest.raises(
+        HookError, match=r"more gives 6,000 metrics in a round beside 6,0\d\d of others, but at most 10,000"
+    ):
+        Run(looked("moved", "more"), digits).step()
 
 
 def test_without_callbacks_runs_keep_their_ids_and_with_them_have_others():

@@ -186,3 +186,8 @@ def test_a_row_without_the_reference_is_not_tested(store):
     store.report |= {"against": {"algorithm": "fedrs"}}
     assert all(math.isnan(p_value) for p_value, *_ in compared(store).values())
     assert "No cell has finished seeds in common with FedRS: none is tested." in store.render(format="md")
+
+
+def test_scores_that_are_equal_but_for_rounding_do_not_differ(store):
+    store.add("cifar10 label-2", "fedavg", BEST).add("cifar10 label-2", "moon", [score - 1e-14 for score in BEST])
+    assert compared(store)["label-2", "moon"] == (1.0, True, False)
