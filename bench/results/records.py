@@ -89,9 +89,14 @@ def fault_of_diagnostics(value: Any) -> str:
     return ""
 
 
+def are_texts(value: Any) -> bool:
+    """Whether a value is a list of texts that a terminal can print."""
+    return not mismatch(value, [is_text])
+
+
 def are_distinct_texts(value: Any) -> bool:
     """Whether a value is a list of one text or more, none of them twice."""
-    return bool(value) and not mismatch(value, [is_text]) and len({*value}) == len(value)
+    return bool(value) and are_texts(value) and len({*value}) == len(value)
 
 
 def are_metrics(value: Any) -> bool:

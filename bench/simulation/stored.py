@@ -11,8 +11,7 @@ import torch
 from algorithms.shared.client_states import are_client_rows
 from bench.errors import HookError
 from bench.hooks import Hook, place_of, require_returned
-from bench.results.json_schema import is_number, is_text
-from bench.results.records import fault_of_diagnostics
+from bench.results.records import are_texts, fault_of_diagnostics
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -31,8 +30,7 @@ def diagnostics_of(hook: Hook, returned: Any) -> dict[str, Any]:
 
 def caveats_of(hook: Hook, returned: Any) -> list[str]:
     """The caveats that a hook has returned; raises HookError unless they are texts that a report can print."""
-    fits = isinstance(returned, list) and all(map(is_text, returned))
-    require_returned(hook, returned, fits, "a list of printable sentences", 'return ["..."]')
+    require_returned(hook, returned, are_texts(returned), "a list of printable sentences", 'return ["..."]')
     return [*returned]
 
 
@@ -44,7 +42,7 @@ def require_counts(whose: str, counts: Mapping[str, Any]) -> None:
         counts: name in the row of the round -> count.
     """
     for name, count in counts.items():
-        if not is_number(count):
+        if not isinstance(count, int | float):
             raise HookError(
                 f"{whose} has given a {type(count).__name__} as {name} of a round, but a number of Python is expected; write "
                 "int(...) or float(...)."

@@ -544,12 +544,13 @@ def test_rounds_that_are_reported_again_replace_those_before(tmp_path):
 @pytest.mark.parametrize(("status", "stays"), [("failed", True), ("stopped", True), ("done", False)])
 def test_what_a_worker_kept_elsewhere_stays_there_as_long_as_its_run_may_go_on(status, stays, tmp_path):
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
+    summary = dict.fromkeys(("last", "best", "last10"), {}) if status == "done" else {}
     elsewhere = Folder(tmp_path / "elsewhere")
     elsewhere.save("checkpoint.pt", {"round": 1})
     with Store(tmp_path / "results").locked() as store:
         runs = JobRecorder(store, SimpleNamespace()).runs
         runs.start("a" * 16, config.canonical())
-        runs.end("a" * 16, {"status": status}, str(tmp_path / "elsewhere"))
+        runs.end("a" * 16, {"status": status, "summary": summary}, str(tmp_path / "elsewhere"))
     assert (tmp_path / "elsewhere" / "checkpoint.pt").exists() is stays
 
 

@@ -17,6 +17,7 @@ from bench.results.store import Store
 from bench.simulation.retention import StateRetention
 from tests.support.processes import call_bench
 from tests.support.sessions import ALONE
+from tests.support.untrained_run import RUN
 
 CONFIG = {"algorithm": {"name": "fedprox", "mu": 0.1}, "dataset": "digits", "seed": 0}
 ROWS = [{"round": 1, "loss": 2.0, "local_models": {"clients": [0]}}, {"round": 2, "loss": 1.0, "accuracy": 0.5}]
@@ -77,7 +78,7 @@ def said():
 @pytest.fixture
 def tracker(tmp_path, said):
     return lambda kind="mlflow": Tracker(
-        kind, "table@small", {"a1": "digits fedprox seed 0"}, Store(tmp_path), said.append
+        kind, "table@small", dict.fromkeys(("a1", RUN), "digits fedprox seed 0"), Store(tmp_path), said.append
     )
 
 
@@ -180,14 +181,15 @@ def test_the_scheduler_tells_the_tracker_what_workers_report(mlflow, tracker, tm
     config = resolve({"algorithm": "fedavg", "dataset": "digits", "partition": "iid"})
     trial = SimpleNamespace(trial_id="t", config={"job": 0})
     one = tracker()
-    rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result={"status": "done"})]
+    result = {"status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {})}
+    rounds = [WorkerReport(0, ROWS[:1]), WorkerReport(1, ROWS[1:], result=result)]
     with Store(tmp_path / "results").locked() as store:
         recorder = JobTrials(store, RunCallback(), allocator=None, session=ALONE, tracker=one)
-        recorder.assign([Job("a1", config, str(store.unfinished_folder("a1")), StateRetention())], Resources())
+        recorder.assign([Job(RUN, config, str(store.unfinished_folder(RUN)), StateRetention())], Resources())
         recorder.on_trial_start(0, [trial], trial)
         for report in rounds:
             recorder.on_trial_result(0, [trial], trial, {"report": report, "node": "n"})
-        assert len(list(store.run_folder("a1").glob("events.out.tfevents.*"))) == 1
+        assert len(list(store.run_folder(RUN).glob("events.out.tfevents.*"))) == 1
     assert [line[3:] for line in mlflow.told if line[2:3] == ("loss",)] == [(2.0, 1), (1.0, 2)]
     assert mlflow.told[-1][0] == "end" and ("param", mlflow.told[-1][1], "partition", "iid") in mlflow.told
 

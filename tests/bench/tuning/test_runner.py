@@ -65,7 +65,8 @@ def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
 
     def report(run: str, accuracy: float) -> None:
         rows = [{"round": number, "accuracy": accuracy} for number in range(1, 10)]
-        result = {"status": "done", "reason": "", "summary": {"last": {"accuracy": accuracy}}}
+        summary = dict.fromkeys(("last", "best", "last10"), {"accuracy": accuracy})
+        result = {"status": "done", "reason": "", "summary": summary}
         seed = SeedReport(run, configs[run], 9, WorkerReport(rows=rows, result=result))
         told = ConfigurationReport(seed, failed=False, round=0, value=0.0, is_last=False)
         recorder.on_trial_result(0, [], trial, {"report": told, "node": "n"})
