@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         if given.gpus_per_trial or given.max_concurrent or given.data_dir:
             raise ConfigError(["Options are for a results directory, not for one config."])
         last = job_file.train(given.path)
-    except (Damaged, ConfigError, StoreError, ValueError, OSError) as error:
+    except (Damaged, ConfigError, StoreError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return int(bool(last) and (not last.result or last.result["status"] == "failed"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from algorithms import at_least
 from bench.callbacks import Callback, Noted, registered_callback
 from bench.errors import suggestion, unknown
-from bench.results.metrics import ACCURACIES, METHOD, METRICS, accuracies_of, reaches
+from bench.results.metrics import ACCURACIES, METHOD, METRICS, accuracies_of
 from datasets import partitions
 
 
@@ -61,7 +61,7 @@ class StopEarly(Callback):
             return own, {}
         sign = -1 if self.less_is_better else 1
         merit = sign * value
-        if self.target is not None and reaches(merit, sign * self.target):
+        if self.target is not None and merit >= sign * self.target:
             return Noted(own, stop=f"stopped early: {self.metric} has reached {self.target:g}")
         if not own or merit > own["best"]:
             return {"best": merit, "waited": 0}, {}

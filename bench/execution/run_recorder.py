@@ -96,8 +96,12 @@ class RunRecorder:
         facts = {**self._code.get(run_id, {}), "started": self._started.get(run_id), "finished": _now()}
         record = cast(RunRecord, {**usual, **result, "rounds": len(rows), "versions": versions, **facts})
         if fault := self._store.fault_of(rows, record):  # in both is what methods and callbacks have returned
-            reason = f"what it has measured could not be read again: {fault}"
-            rows, record = [], cast(RunRecord, {**usual, "reason": reason, "rounds": 0, **facts})
+            said = [str(result.get("reason", "")), f"what it has measured could not be read again: {fault}"]
+            kept = {key: result[key] for key in ("traceback", "host") if key in result}
+            kept |= {"reason": "; ".join(filter(None, said)), "rounds": len(rows), "versions": versions}
+            record = cast(RunRecord, {**usual, **kept, **facts})
+            if self._store.fault_of(rows, record):
+                rows, record["rounds"] = [], 0
         own = self._store.unfinished_folder(run_id)
         elsewhere = None if folder in ("", str(own)) else Folder(folder)
         if elsewhere:

@@ -131,14 +131,24 @@ def machines(
             f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
         )
     gpus = any(_asks_for_gpus(key, str(value)) for key, value in options.items())
+    named = [key for key in ("partition", "constraint") if "gpu" in str(options.get(key, "")).lower()]
+    if named and not any(map(_is_of_gpus, options)):
+        raise ValueError(
+            f"--slurm {named[0]}={options[named[0]]} names GPUs, but no option asks for one: add gpus_per_node=1, or "
+            "gpus_per_node=0 to train on CPUs there."
+        )
     share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
     return Machines(share, max_concurrent, executor=executor, slurm=options)
 
 
 def _asks_for_gpus(key: str, value: str) -> bool:
     """Whether an option of sbatch asks for GPUs: gpus_per_node=1, or gres=gpu:a100:1; none of the names of partitions does."""
-    is_kind = key.startswith("gpus") or (key in ("gres", "tres_per_task") and "gpu" in value)
-    return is_kind and re.split("[:=]", value)[-1] != "0"
+    asked = [one for one in value.split(",") if key.startswith("gpus") or "gpu" in one]
+    return _is_of_gpus(key) and any(re.split("[:=]", one)[-1] != "0" for one in asked)
+
+
+def _is_of_gpus(key: str) -> bool:
+    return key.startswith("gpus") or key in ("gres", "tres_per_task")
 
 
 def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:

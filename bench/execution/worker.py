@@ -324,7 +324,7 @@ def storage_trouble(error: BaseException | None, folder: Path | str) -> str:
 
 def _lies_in(folder: Path | str, name: object) -> bool:
     """Whether an error is of a file in a folder, or does not say of which file it is."""
-    return not isinstance(name, str) or Path(name).absolute().is_relative_to(Path(folder).absolute())
+    return not isinstance(name, str) or Path(os.path.abspath(name)).is_relative_to(os.path.abspath(folder))
 
 
 def failure(error: Exception, config: RunConfig | None = None) -> dict[str, Any]:

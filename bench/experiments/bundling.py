@@ -227,10 +227,10 @@ def _base_of(config: Mapping[str, Any]) -> str:
 def _searched(search: Mapping[str, Any]) -> Iterator[str]:
     """Ids of the runs of a search, of the versions that its parts had then."""
     for config in search["configs"].values():
-        with suppress(ConfigError):
-            known = resolve(settings_of(config), facts=None)
-            for params in search["proposed"]:
-                yield run_id({**with_options(known, params).canonical(), "versions": config["versions"]})
+        for params in search["proposed"]:
+            with suppress(ConfigError):
+                found = with_options(resolve(settings_of(config), facts=None), params).canonical()
+                yield run_id({**found, "versions": config["versions"]})
     for config, params in itertools.product(search["configs"].values(), search["proposed"]):
         method = config["algorithm"]  # as it was stored: it may have had other options then, or not be here
         own = {key: value for key, value in params.items() if key in method}

@@ -85,6 +85,7 @@ def _require_readable(path: Path, parts: list[zipfile.ZipInfo]) -> None:
         if len(parts) > _MOST:
             raise _NoBundle(f"holds {len(parts):,} files, but at most {_MOST:,} are allowed")
         _check(parts, size)
+        _check_manifest(parts[0], len(parts) - 1)
     except _NoBundle as error:
         raise StoreError(f"A bundle of these runs {error}, so nobody could open it. Choose fewer by --grid.") from error
 
@@ -178,10 +179,7 @@ def _unpack(file: BinaryIO, folder: Path) -> dict[str, Any]:
 
 def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo, count: int) -> dict[str, Any]:
     """The manifest of a bundle of so many other files."""
-    if part.file_size > (most := MIB + count * _MANIFEST_OF_A_FILE):
-        raise _NoBundle(
-            f"has a manifest of {part.file_size:,} bytes, but for {count:,} files at most {most:,} are allowed"
-        )
+    _check_manifest(part, count)
     try:
         manifest = parse(Path(MANIFEST), packed.read(part))
     except Damaged as error:
@@ -191,6 +189,14 @@ def _manifest_of(packed: zipfile.ZipFile, part: zipfile.ZipInfo, count: int) -> 
     if manifest["format"] != FORMAT:
         raise _NoBundle(f"is of the format {manifest['format']}, but this version of the program knows {FORMAT}")
     return dict(manifest)
+
+
+def _check_manifest(part: zipfile.ZipInfo, count: int) -> None:
+    """Raises _NoBundle if the manifest is larger than that of so many other files can be."""
+    if part.file_size > (most := MIB + count * _MANIFEST_OF_A_FILE):
+        raise _NoBundle(
+            f"has a manifest of {part.file_size:,} bytes, but for {count:,} files at most {most:,} are allowed"
+        )
 
 
 def _report_changed(names: Iterable[str]) -> None:

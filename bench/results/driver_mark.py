@@ -51,10 +51,8 @@ class DriverMark:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 is_at_work = False
-            except BlockingIOError:
-                is_at_work = True
-            except OSError:  # of a file system that locks no files, where no driver works
-                is_at_work = False
+            except OSError as error:  # another one is of a file system that locks no files, where no driver works
+                is_at_work = isinstance(error, BlockingIOError)
             first, *others = file.read(_LARGEST).decode(errors="replace").split("\n")
             if not first and not is_at_work:
                 return None

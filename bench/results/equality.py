@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _OF_THE_CLOCK = ("seconds", "examples_per_second")
-LATER = ("metrics", "deploy_examples", "weighted_accuracy")  # of rows, which the rows of earlier versions lack
 
 Result = tuple[Sequence[Mapping[str, Any]], Mapping[str, Any]]  # rounds and record of a run that has ended
 
@@ -13,7 +12,7 @@ def differences(one: Result, other: Result) -> str:
     """The first difference of two results of one run in a few words ("accuracy of round 3: 0.5 and 0.51"), "" if there is none.
 
     Compared are how the run ended, its summary, diagnostics and accuracies of clients, and every number of every round. A
-    statistic of the summary, or a number of a round, that only one of them has is not where earlier versions lack it.
+    statistic of the summary that only one of them has is not: records of earlier versions lack some.
     """
     (rows, record), (other_rows, other_record) = one, other
     if record["status"] != other_record["status"]:
@@ -22,8 +21,6 @@ def differences(one: Result, other: Result) -> str:
         return f"rounds: {len(rows)} and {len(other_rows)}"
     for row, other_row in zip(rows, other_rows, strict=True):
         for key in dict.fromkeys((*row, *other_row)):
-            if key in LATER and not (key in row and key in other_row):
-                continue
             if key not in _OF_THE_CLOCK and not same(row.get(key), other_row.get(key)):
                 return f"{key} of round {row['round']}: {_short(row.get(key))} and {_short(other_row.get(key))}"
     summary, other_summary = record["summary"], other_record["summary"]

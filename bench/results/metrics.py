@@ -16,7 +16,7 @@ from bench.results.records import Summary
 METHOD = "method"  # before the slash in the name of a metric of the method itself
 _CALLBACKS = Registry("callback")
 LAST_ROUNDS = 10  # over how many of the last evaluated rounds "last10" is the mean
-ROUNDING = 1e-9  # of an accuracy, at most: devices divide by the number of examples in different ways
+_ROUNDING = 1e-9  # of an accuracy, at most: devices divide by the number of examples in different ways
 
 ACCURACIES = {
     "accuracy": "the shared model",
@@ -219,9 +219,9 @@ def is_of_rounds(metric: str) -> bool:
     return metric in ACCURACIES or is_metric_name(metric)
 
 
-def reaches(value: float, target: float) -> bool:
-    """Whether an accuracy, or another metric, is at least the target, however a device divides."""
-    return value >= target - ROUNDING
+def reaches(accuracy: float, target: float) -> bool:
+    """Whether an accuracy is at least the target, however a device divides."""
+    return accuracy >= target - _ROUNDING
 
 
 def compare_clients(metric: str, own: Sequence[float], reference: Sequence[float]) -> float:
@@ -233,7 +233,7 @@ def compare_clients(metric: str, own: Sequence[float], reference: Sequence[float
         own, reference: [clients], accuracy of each client on its own test data in [0, 1], of the run and of its reference.
     """
     gains = np.subtract(own, reference)
-    return float({"ipr": (gains > ROUNDING).mean, "rsd": gains.std}[metric]())
+    return float({"ipr": (gains > _ROUNDING).mean, "rsd": gains.std}[metric]())
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> Summary:

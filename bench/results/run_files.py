@@ -67,7 +67,7 @@ def fault_of(folder: Path, rounds: bytes, record: str) -> str:
     try:
         for path, content in ((rounds_path, rounds), (record_path, record.encode())):
             require_size(path, len(content))
-        _rows_of(rounds_path, rounds)
+        _check_rows(rounds_path, rounds)
         check_record(record_path, json.loads(record))
     except Damaged as error:
         return f"{error.path.name} {error.what}"
@@ -101,7 +101,9 @@ def _check_row(path: Path, row: Any) -> None:
     for key, value in row.items():
         if is_number(value):
             continue
-        if key in _OF_NUMBERS or not (value is None or (isinstance(value, list | dict) and is_printable(value))):
+        if key in _OF_NUMBERS or not (
+            value is None or (isinstance(value, list | dict) and is_printable(value, has_methods=False))
+        ):
             raise Damaged(path, f"has no number for {key} of round {row['round']}")
 
 

@@ -429,10 +429,12 @@ class Store:
                 f"Another run is writing to {self.folder}{holder(lock.fileno())}; wait until it ends{instead}."
             ) from error
         except OSError as error:
+            if kind == fcntl.LOCK_SH:  # who only reads needs no lock where nobody can write
+                return
             raise StoreError(
-                f"Cannot lock {self.folder / '.lock'} ({error.strerror}): its file system has no locks, which keep two "
-                "commands from writing at once. Name a folder on another one by --results-dir, or have it mounted with locks "
-                "(Lustre: -o flock)."
+                f"Cannot lock {self.folder / '.lock'} ({error.strerror}): its file system seems to have no locks, which "
+                "keep two commands from writing at once. Name a folder on another one by --results-dir, or have it mounted "
+                "with locks (Lustre: -o flock)."
             ) from error
 
     def _runs_of(self, name: str) -> Iterable[str]:

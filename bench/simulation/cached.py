@@ -86,8 +86,7 @@ def _open_itself(path: str, flags: int) -> int:
 def _locked(path: Path) -> Iterator[None]:
     """Waits until no other process is inside; the system opens the lock of a process that dies."""
     with open(path, "a+b", opener=_open_itself) as file:
-        with contextlib.suppress(OSError):  # of a file system that locks no files: two processes do the same work there
-            fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 

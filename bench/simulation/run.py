@@ -30,7 +30,7 @@ from bench.simulation.engines import warm_up
 from bench.simulation.evaluation import measure, require_local_accuracies
 from bench.simulation.local_models import local_models
 from bench.simulation.retention import FINAL, Final, StateRetention
-from bench.simulation.stored import caveats_of, diagnostics_of, json_of, require_counts, require_state
+from bench.simulation.stored import caveats_of, diagnostics_of, local_models_of, require_counts, require_state
 from bench.simulation.untouched import left_as_given, marks_of
 from datasets import partition_files, skew
 
@@ -75,8 +75,8 @@ class Run:
                 "save_local_models, or say by save_when which runs keep them."
             )
         self.task = build_task(config, dataset, device=device, engine=engine, data_dir=data_dir)
-        if max_clients_per_vmap:
-            self._train_at_once(max_clients_per_vmap)
+        graphs = None if max_clients_per_vmap else self.task.graphs  # where memory is short, they do not fit either
+        self.task = replace(self.task, max_clients_per_vmap=max_clients_per_vmap, graphs=graphs)
         self.task.require_batches([self.task.model, *named_models(self.algorithm, self.task.model)])
         if self.algorithm.personal:
             require_local_accuracies(self.task)
@@ -99,6 +99,7 @@ class Run:
         self._weights = {name: self.task.pretrained(name).digest for name in self.algorithm.weights_files}
         if self.task.weights:
             self._weights[config.weights] = self.task.weights.digest
+        self._caveats = caveats_of(self.algorithm.caveats, self.algorithm.caveats(self.task))
         self._data_note = dataset.note
         self._unused = _unused(config, dataset)
         # With those of the part before the checkpoint from which the run continues.
@@ -138,7 +139,6 @@ class Run:
             "peak_memory_mb": peak,
             "callbacks": self._own,
             "stopped": self._stopped,
-            "block": self.task.max_clients_per_vmap,
         }
 
     def restore(self, checkpoint: dict[str, Any]) -> None:
@@ -158,8 +158,6 @@ class Run:
         self._client_accuracies = checkpoint.get("client_accuracies")  # earlier versions have none
         self._own |= checkpoint.get("callbacks", {})
         self._stopped = checkpoint.get("stopped", "")
-        if most := checkpoint.get("block"):  # earlier versions have none
-            self._train_at_once(min(most, self.task.max_clients_per_vmap or most))
 
     def drop_graphs(self) -> bool:
         """Trains without CUDA graphs from now on, with the same numbers; returns whether that frees memory."""
@@ -174,12 +172,8 @@ class Run:
         most = min(self.task.max_clients_per_vmap or self.task.population, len(self.task.sample_cohort(self.round).ids))
         if most < 2:
             return None
-        self._train_at_once(most // 2)
+        self.task = replace(self.task, max_clients_per_vmap=most // 2)
         return self.task.max_clients_per_vmap
-
-    def _train_at_once(self, most: int) -> None:
-        """Bounds the number of clients that train at once; where memory is so short, CUDA graphs do not fit either."""
-        self.task = replace(self.task, max_clients_per_vmap=most, graphs=None)
 
     def step(self) -> dict[str, Any]:
         """Trains one round and returns its row. If that fails, the run is left as before.
@@ -268,7 +262,7 @@ class Run:
             metrics |= as_numbers(noted.metrics, name, callback.after_round, beside=len(metrics))
             self._stopped = self._stopped or noted.stop
             if noted.local_models:
-                row["local_models"] = json_of(callback.after_round, noted.local_models, "local_models")
+                row["local_models"] = local_models_of(callback.after_round, noted.local_models)
         if metrics:
             row["metrics"] = metrics
 
@@ -316,7 +310,7 @@ class Run:
             "skew": skew.measure(self.task.federation.label_counts.numpy())._asdict(),
             "partition_digest": self.task.federation.digest,
             **({"weights": self._weights} if self._weights else {}),
-            "caveats": caveats_of(self.algorithm.caveats, self.algorithm.caveats(self.task)),
+            "caveats": self._caveats,
             "kept": self._kept,
             "diagnostics": self._diagnostics(),
             "engine": self.task.engine,

@@ -11,7 +11,7 @@ import torch
 from algorithms.shared.client_states import are_client_rows
 from bench.errors import HookError
 from bench.hooks import Hook, place_of, require_returned
-from bench.results.records import are_texts, fault_of_diagnostics
+from bench.results.records import are_texts, fault_of_diagnostics, is_plain_mapping
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -30,8 +30,22 @@ def diagnostics_of(hook: Hook, returned: Any) -> dict[str, Any]:
 
 def caveats_of(hook: Hook, returned: Any) -> list[str]:
     """The caveats that a hook has returned; raises HookError unless they are texts that a report can print."""
-    require_returned(hook, returned, are_texts(returned), "a list of printable sentences", 'return ["..."]')
+    require_returned(hook, returned, isinstance(returned, list | tuple), "a list of sentences", 'return ["..."]')
+    if odd := [text for text in returned if not are_texts([text])]:
+        raise HookError(
+            f"{place_of(hook)}, returned {odd[0]!r} as a caveat, but a text that a terminal can print is expected."
+        )
     return [*returned]
+
+
+def local_models_of(hook: Hook, returned: Any) -> dict[str, list[Any]]:
+    """What a callback has returned as `local_models`; raises HookError if no row of a round can hold it."""
+    found: dict[str, list[Any]] = json_of(hook, returned, "local_models")
+    if not is_plain_mapping(found):
+        raise HookError(
+            f"{place_of(hook)}, returned what a row cannot hold as local_models; return a dict of lists of numbers."
+        )
+    return found
 
 
 def require_counts(whose: str, counts: Mapping[str, Any]) -> None:
@@ -42,7 +56,7 @@ def require_counts(whose: str, counts: Mapping[str, Any]) -> None:
         counts: name in the row of the round -> count.
     """
     for name, count in counts.items():
-        if not isinstance(count, int | float):
+        if not isinstance(count, int | float) or isinstance(count, bool):
             raise HookError(
                 f"{whose} has given a {type(count).__name__} as {name} of a round, but a number of Python is expected; write "
                 "int(...) or float(...)."

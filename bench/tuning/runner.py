@@ -153,7 +153,8 @@ class ConfigurationRecorder(TrialRecorder):
             return
         search, report = self._search(trial), trial.last_result["report"]
         stopped = self._open.pop(trial.trial_id, {})
-        failed = report.failed or report.out_of_memory
+        runs = search.search.runs(trial.config["params"])
+        failed = report.failed or report.out_of_memory or any(self.store.status(run) == "failed" for run in runs)
         self._bar.update(trial.trial_id, search.rounds)
         for run, rounds in stopped.items():
             reason = f"the search stopped it after round {rounds} of {search.search.template.rounds}"
@@ -164,9 +165,7 @@ class ConfigurationRecorder(TrialRecorder):
         outcome, seeds = search.described(report.value), len(search.search.configs)
         if failed:
             outcome = "failed"
-        elif diverged := sum(
-            self.store.status(run) == "diverged" for run in search.search.runs(trial.config["params"])
-        ):
+        elif diverged := sum(self.store.status(run) == "diverged" for run in runs):
             outcome = f"diverged with {diverged} of {seeds} seeds" if seeds > 1 else "diverged"
         elif stopped:
             outcome += f", stopped after round {report.round}"
@@ -206,15 +205,15 @@ class ConfigurationRecorder(TrialRecorder):
         if not ended:
             self.store.append(run, report.rows)
             return
-        status, result = ended["status"], {**ended, **self.host_of(trial)}
+        result = {**ended, **self.host_of(trial)}
         if base := search.base_ids.get(seed.config.seed):
             result |= self.store.base_fields(base)
-        self.runs.end(run, result, self._folder_of(search, run))
+        record = self.runs.end(run, result, self._folder_of(search, run))
         del left[run]
-        if status != "failed":
+        if record["status"] != "failed":
             search.ended.add(run)
-        if status != "done":
-            self._on_message(f"{name}: {status}: {on_machine(result['reason'], self.machine_of(trial))}")
+        if record["status"] != "done":
+            self._on_message(f"{name}: {record['status']}: {on_machine(record['reason'], self.machine_of(trial))}")
 
     def _has_more_room(self, search: OpenSearch) -> bool:
         """Whether a configuration can get a larger share of a GPU; what is being trained then continues with new shares."""

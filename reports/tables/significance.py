@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from bench.results.metrics import METRICS, ROUNDING
+from bench.results.metrics import METRICS
 from reports.tables import layout
 from reports.tables.aggregate import scores_by_seed
 
 LEVEL = 0.05
+_ROUNDING = 1e-12  # share of a score: devices divide by the number of examples in different ways
 FEW_SEEDS = 5  # with fewer, the test detects only differences of several standard deviations
 
 
@@ -189,7 +190,7 @@ def _paired_t_test(own: np.ndarray, best: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):  # differences without spread
         t = differences.mean(axis=1) / np.sqrt(differences.var(axis=1, ddof=1) / seeds)
     return np.where(
-        np.isclose(own, best, rtol=0, atol=ROUNDING).all(axis=1), 1.0, 2 * special.stdtr(seeds - 1, -np.abs(t))
+        np.isclose(own, best, rtol=_ROUNDING, atol=0).all(axis=1), 1.0, 2 * special.stdtr(seeds - 1, -np.abs(t))
     )
 
 

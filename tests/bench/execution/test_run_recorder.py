@@ -65,14 +65,19 @@ def test_a_damaged_file_of_authors_ends_no_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "result", "fault"),
+    ("row", "result", "fault", "rounds"),
     [
-        ({"metrics": {"method/a": "high"}}, {}, "rounds.jsonl has metrics of round 1 that are no names with numbers"),
-        ({}, {"caveats": "alone"}, "record.json does not hold what it should: caveats is not a list"),
-        ({"local_models": {"clients": [1] * 1000}}, {}, "rounds.jsonl would have 3,"),
+        (
+            {"metrics": {"method/a": "high"}},
+            {},
+            "rounds.jsonl has metrics of round 1 that are no names with numbers",
+            0,
+        ),
+        ({}, {"caveats": "alone"}, "record.json does not hold what it should: caveats is not a list", 1),
+        ({"local_models": {"clients": [1] * 1000}}, {}, "rounds.jsonl would have 3,", 0),
     ],
 )
-def test_a_run_that_could_not_be_read_again_has_failed(tmp_path, monkeypatch, row, result, fault):
+def test_a_run_that_could_not_be_read_again_has_failed(tmp_path, monkeypatch, row, result, fault, rounds):
     """Else it would be done, without a number, and trained again by every command."""
     monkeypatch.setitem(json_files._LARGEST, "rounds.jsonl", 2000)
     store, run = Store(tmp_path), run_id(CONFIG)
@@ -84,5 +89,18 @@ def test_a_run_that_could_not_be_read_again_has_failed(tmp_path, monkeypatch, ro
         record = recorder.end(run, {"status": "done", "summary": summary} | result)
     read = Store(tmp_path)
     assert read.record(run) == record and not read.damaged
-    assert record["status"] == "failed"
+    assert record["status"] == "failed" and len(read.rows(run)) == record["rounds"] == rounds
     assert record["reason"].startswith(f"what it has measured could not be read again: {fault}")
+
+
+def test_a_failed_run_that_could_not_be_read_again_keeps_its_own_error(tmp_path):
+    store, run = Store(tmp_path), run_id(CONFIG)
+    with store.locked():
+        recorder = RunRecorder(store)
+        recorder.start(run, CONFIG.canonical())
+        recorder.update(run, 0, [{"round": 1, "metrics": {"method/a": "high"}}])
+        record = recorder.end(
+            run, {"status": "failed", "reason": "ValueError: the cause", "traceback": "Traceback ..."}
+        )
+    assert record["reason"].startswith("ValueError: the cause; what it has measured could not be read again: ")
+    assert record["traceback"] == "Traceback ..." and Store(tmp_path).record(run) == record

@@ -591,8 +591,13 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
     assert share(gpus_per_node="1").device == share(gres="gpu:a100:1").device == "cuda"
     assert share(gpus="auto", gpus_per_task="a100:2").device == share(tres_per_task="gres/gpu=1").device == "cuda"
     assert share(gres="disk:1").device == share(gpus_per_node="a100:0").device == "cpu"
-    named = {"account": "gpulab", "partition": "nogpu", "exclude": "gpu01", "comment": "no gpu please"}
+    assert share(gres="gpu:1,disk:0").device == "cuda" and share(gres="gpu:0,disk:1").device == "cpu"
+    named = {"account": "gpulab", "exclude": "gpu01", "comment": "no gpu please"}
     assert all(share(**{key: value}).device == "cpu" for key, value in named.items())
+    for key, value in {"partition": "gpu", "constraint": "GPU-a100"}.items():
+        with pytest.raises(ValueError, match=f"--slurm {key}={value} names GPUs, but no option asks for one"):
+            share(**{key: value})
+        assert share(**{key: value}, gpus_per_node="0").device == "cpu"
     for wrong in ((1, "1"), (0.5, "auto")):
         with pytest.raises(ValueError, match=r"leave --gpus-per-trial out; but got (1 and 1|0.5 and auto)"):
             share(*wrong)
@@ -692,16 +697,3 @@ def test_a_worker_says_what_is_wrong_with_its_file(content, sentence, tmp_path, 
 
     (tmp_path / "config.json").write_text(content)
     assert main([str(tmp_path / "config.json")]) == 2 and sentence in capsys.readouterr().err
-
-
-def test_a_worker_says_that_its_file_cannot_be_read(tmp_path, capsys, monkeypatch):
-    from bench.execution import job_file
-    from bench.worker import main
-
-    def unreadable(path):
-        raise OSError(errno.EIO, "Input/output error", str(path))
-
-    monkeypatch.setattr(job_file, "train", unreadable)
-    (tmp_path / "config.json").write_text("{}")
-    assert main([str(tmp_path / "config.json")]) == 2
-    assert capsys.readouterr().err.startswith("error: [Errno 5] Input/output error: ")

@@ -384,16 +384,6 @@ def test_an_error_that_is_not_of_the_storage_is_that_of_the_run(tmp_path):
         assert bool(storage_trouble(raised.value, tmp_path)) == is_of_storage
 
 
-def test_the_bound_on_clients_at_once_is_that_of_the_checkpoint(job, digits):
-    first = Run(job.config, digits, engine="vectorised")
-    first.step()
-    assert [first.halve_clients_per_vmap(), first.halve_clients_per_vmap()] == [5, 2]
-    for bound, after in ((None, 2), (5, 2), (1, 1)):
-        second = Run(job.config, digits, engine="vectorised", max_clients_per_vmap=bound)
-        second.restore(first.checkpoint())
-        assert second.result()["block"] == after
-
-
 HOOK = """
     def local_loss(self, params, batch, view):
         loss = task_loss(params, batch, view)
@@ -530,13 +520,13 @@ def test_diagnostics_that_a_record_cannot_hold_fail_the_run_and_the_check(
     [
         (
             "def caveats(self, task):\n        return 'alone'",
-            "caveats in mylab/algorithms/fedmine.py, line 13, returned a str, but a list of printable sentences is expected; "
+            "caveats in mylab/algorithms/fedmine.py, line 13, returned a str, but a list of sentences is expected; "
             'write return ["..."].',
         ),
         (
             "def caveats(self, task):\n        return ['\\x1b[2J']",
-            "caveats in mylab/algorithms/fedmine.py, line 13, returned a list, but a list of printable sentences is expected; "
-            'write return ["..."].',
+            "caveats in mylab/algorithms/fedmine.py, line 13, returned '\\x1b[2J' as a caveat, but a text that a terminal can "
+            "print is expected.",
         ),
         (
             "def deploy(self, task, state, clients):\n        found = super().deploy(task, state, clients)\n"

@@ -276,7 +276,6 @@ def test_results_are_not_read_while_a_driver_writes_them(tmp_path):
         ({}, {}, ""),
         ({"seconds": 9.0, "examples_per_second": 1}, {"seconds": 9.0, "commit": "b", "device": "cuda"}, ""),
         ({"loss": float("nan")}, {}, "loss of round 1: 0.5 and nan"),
-        ({"deploy_examples": 10.0, "metrics": {"method/a": 1.0}}, {}, ""),  # nor have their rows these
         ({"local_models": {"clients": [1, 2]}}, {}, "local_models of round 1: None and {'clients': [1, 2]}"),
         ({}, {"status": "diverged"}, "status: done and diverged"),
         ({}, {"summary": {"last": {"accuracy": 0.6}}}, "summary"),
@@ -292,8 +291,6 @@ def test_numbers_are_compared_bit_for_bit_and_clocks_are_not(rows, record, said)
     both = [{"round": 1, "loss": float("nan")}], one[1]
     assert differences(both, ([{"round": 1, "loss": float("nan")}], one[1])) == ""
     assert differences(one, ([], one[1])) == "rounds: 1 and 0"
-    deployed = [({"deploy_examples": examples} | one[0][0],) for examples in (10.0, 20.0)]
-    assert differences(*((rows, one[1]) for rows in deployed)) == "deploy_examples of round 1: 10.0 and 20.0"
 
 
 def test_what_the_hashes_of_the_code_stand_for_is_taken_too_and_hostile_files_are_not(tmp_path):

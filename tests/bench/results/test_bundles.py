@@ -287,10 +287,11 @@ def test_the_last_run_of_a_bundle_is_the_last_in_any_zone(tmp_path):
     assert [manifest["first_run"], manifest["last_run"]] == ends
 
 
-@pytest.mark.parametrize("algorithm", ["fedprox", "feddyn", "fednh", "dense", {"name": "ccvr", "base": "moon"}])
+@pytest.mark.parametrize("algorithm", ["feddyn", "fednh"])
 def test_all_validation_runs_of_a_search_are_found_however_values_are_written(algorithm):
     """A space may have 1 where a config has 1.0."""
     search = make(algorithm, searcher="random", samples=8)
     points = [*itertools.islice(draws(search, 8), 8)]
-    found = {*bundling._searched(search.describe() | {"proposed": points})}
+    refused = {key: -1 for key in points[0]}  # by the method of today, which hides no other one
+    found = {*bundling._searched(search.describe() | {"proposed": [refused, *points]})}
     assert points and {run for params in points for run in search.runs(params)} <= found

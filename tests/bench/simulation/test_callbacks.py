@@ -185,13 +185,6 @@ def test_a_run_may_be_stopped_where_it_reaches_a_target(digits):
     assert run.result()["reason"] == f"stopped early: loss has reached {losses[first]:g}"
 
 
-def test_a_target_is_reached_however_a_device_divides():
-    """The mean of 0.5, 0.9 and 1.0 is 0.7999999999999999."""
-    outcome = RoundOutcome(None, None, {}, {}, {"accuracy": sum((0.5, 0.9, 1.0)) / 3}, None)
-    assert outcome.metrics["accuracy"] < 0.8
-    assert StopEarly(target=0.8).after_round(outcome, {}).stop == "stopped early: accuracy has reached 0.8"
-
-
 def test_a_callback_that_raises_fails_the_run_with_its_file_and_line(digits):
     config = looked({"name": "moved", "fails_in": 2})
     run = Run(config, digits)

@@ -80,6 +80,23 @@ def test_a_worker_that_dies_leaves_what_had_ended_as_it_is(store):
     assert not list(store.folder.glob("superseded/*")) and not list(store.folder.glob("repeating/*"))
 
 
+def test_a_configuration_whose_run_could_not_be_read_again_has_failed(store):
+    search, said = make(), []
+    study = Study(search, store)
+    trial, recorder = trial_of(study), recorder_of(study, store, said)
+    recorder.on_trial_start(0, [], trial)
+    for run, config in search.runs(trial.config["params"]).items():
+        rows = [{"round": number, "accuracy": 0.5, "metrics": {"method/a": "high"}} for number in range(1, 10)]
+        result = {"status": "done", "summary": dict.fromkeys(("last", "best", "last10"), {"accuracy": 0.5})}
+        seed = SeedReport(run, config, 9, WorkerReport(rows=rows, result=result))
+        report = ConfigurationReport(seed, failed=False, round=9, value=0.5, is_last=True)
+        trial.last_result = {"report": report, "node": "n"}
+        recorder.on_trial_result(0, [], trial, trial.last_result)
+    recorder.complete(trial)
+    assert all("failed: what it has measured could not be read again" in line for line in said[:2])
+    assert said[2].endswith("failed")
+
+
 def test_a_configuration_whose_worker_is_killed_is_given_up_in_one_sentence(store, tmp_path):
     search = make()
     study, said = Study(search, store), []
