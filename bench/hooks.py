@@ -99,6 +99,11 @@ def require_hooks(entry: Entry, made: Any, extends: str, *needed: str) -> None:
             elif inherited is not None:
                 value = f"{vars(kind)[name]!r}" if name in vars(kind) else "..."  # none, or that of `field`
                 mistakes.append(f"{where} gives {name} a type, which makes it an option; write {name} = {value}.")
+        mistakes += [
+            f"{where} has {name} = {value!r}, but a tuple is expected; write {name} = ({value!r},)."
+            for name, value in vars(kind).items()
+            if isinstance(value, str) and isinstance(_inherited(kind, name), tuple)
+        ]
     mistakes += [mistake for kind in own for mistake in _other_arguments(kind)]
     if mistakes:
         raise ValueError(" ".join(mistakes))

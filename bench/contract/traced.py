@@ -22,8 +22,8 @@ def traced(fn: Callable[[Tree], Tree], example: Tree) -> Captured:
         found.append(fn(_like(example, leaves)))
         return tree.leaves(found[-1])
 
-    operations = make_fx(on_leaves)(*tree.leaves(example))
-    inputs = tree.map(torch.clone, example)
+    inputs = tree.map(torch.clone, example)  # one tensor in two places would be traced as a single input
+    operations = make_fx(on_leaves)(*tree.leaves(inputs))
     read = tree.leaves(inputs)
     outputs = _like(found[-1], [leaf.clone() for leaf in operations(*read)])
 

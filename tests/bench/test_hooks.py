@@ -253,3 +253,9 @@ def test_a_decorator_that_sets_an_option_that_there_is_not_is_refused(tmp_path, 
         ConfigError, match="^FedMine in lab/algorithms/fedmine.py: Unknown option 'strenght'. Did you mean"
     ):
         build("fedmine", {})
+
+
+def test_a_text_in_place_of_a_tuple_is_refused(refused):
+    """Its letters would be taken for names."""
+    said = refused("algorithms", "class Mine(RoundBased):", "broadcast = ('momentum')")
+    assert "has broadcast = 'momentum', but a tuple is expected; write broadcast = ('momentum',)." in said

@@ -457,6 +457,41 @@ def test_what_changes_outside_the_state_is_found_where_a_gpu_replays_steps_witho
     assert "nothing on self or in the module, so look at local_loss in mylab/algorithms/fedmine.py" in sentence
 
 
+def test_one_tensor_in_two_places_of_the_state_is_no_state_outside_it(lab):
+    """Replays of a graph once took them for a single input."""
+    hooks = """
+    broadcast = ("first", "second")
+
+    def init_server(self, task, params):
+        zeros = tree.zeros_like(params)
+        return {"first": zeros, "second": zeros}
+
+    def server_step(self, task, params, server, update, cohort):
+        moved = tree.add(params, update["delta"])
+        return moved, {"first": tree.add(server["first"], update["delta"]), "second": server["second"]}
+"""
+    loss = "task_loss(params, batch, view)"
+    pull = "tree.squared_distance(view.server['first'], view.server['second']) * tree.squared_distance(params, view.params)"
+    sentence = found(lab(RIGHT.replace(loss, f"{loss} + {pull}") + hooks), captured_blocks_give_the_same)
+    assert sentence == "ok: What a GPU replays as a graph, without Python, gives the same numbers."
+
+
+def test_a_nan_in_the_state_of_a_client_is_called_one(lab):
+    text = method_files.RUNNABLE.replace("from algorithms", "import torch\nfrom algorithms", 1).replace(
+        "RoundBased", "LocalResult, RoundBased", 1
+    )
+    hooks = """
+    def init_client(self, task, params):
+        return {"gate": torch.zeros(())}
+
+    def local_update(self, data, plan, view):
+        update = super().local_update(data, plan, view).update
+        return LocalResult(update, {"gate": view.client["gate"] * float("nan")})
+"""
+    sentence = found(lab(text + hooks), is_trained)
+    assert ".gate of the state is NaN after round 1, but numbers are expected; look for a logarithm" in sentence
+
+
 def test_a_hook_that_waits_for_a_number_is_said_to_be_slower_on_a_gpu(lab):
     text = RIGHT.replace(
         "self.strength * drift", "float(view.settings.lr) * drift if view.params['linear1.bias'].sum() else 0"
