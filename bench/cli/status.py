@@ -230,8 +230,10 @@ def _ago(then: float | None) -> str:
 
 def _time(text: str | None) -> float | None:
     """Seconds since the epoch, of a time as records have it; None of one that cannot be read, or not be told here."""
+    from bench.results.records import moment
+
+    seconds = moment(text)
     try:
-        seconds = datetime.fromisoformat(text).timestamp() if text else None
         return seconds if seconds is None or _clock(seconds) else None
     except (ValueError, OverflowError, OSError):
         return None

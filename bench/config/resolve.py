@@ -4,7 +4,8 @@ A config starts as a flat dict (`{"algorithm": "fedprox", "mu": 0.01, "dataset":
 method's options in one namespace) and `resolve` turns it into a `RunConfig` in which every default is explicit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import ValidationError
@@ -195,6 +196,22 @@ def with_options(config: RunConfig, options: Mapping[str, Any]) -> RunConfig:
         else:
             settings["algorithm"] = _with_option(settings["algorithm"], key, value)
     return resolve(settings, facts=None)
+
+
+def proposed_configs(
+    stored: Iterable[Mapping[str, Any]], proposed: Iterable[Mapping[str, Any]]
+) -> Iterator[list[RunConfig]]:
+    """The configs of each configuration that a search has proposed, one for each of its stored configs; none of settings that
+    are none any more.
+
+    Args:
+        proposed: settings and options of each configuration.
+    """
+    with suppress(ConfigError):
+        configs = [resolve(settings_of(config), facts=None) for config in stored]
+        for options in proposed:
+            with suppress(ConfigError):
+                yield [with_options(config, options) for config in configs]
 
 
 def _with_option(method: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:

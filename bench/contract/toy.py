@@ -189,15 +189,6 @@ def assert_equal(a, b, tolerance: float = 0.0):
         raise AssertionError(found)
 
 
-def first_nan(state, path: str = "") -> str:
-    """The keys that lead to the first leaf with a NaN, "clients.fresh.moment"; "" if there is none."""
-    if isinstance(state, dict):
-        return next(
-            filter(None, (first_nan(part, f"{path}.{key}" if path else str(key)) for key, part in state.items())), ""
-        )
-    return path if isinstance(state, torch.Tensor) and bool(state.isnan().any()) else ""
-
-
 def difference(a, b, tolerance: float = 0.0, path: str = "") -> str:
     """The first leaf in which two trees differ, and how: "server.momentum.w differs by up to 0.5"; "" if they are equal.
 

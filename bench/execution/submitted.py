@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import logging
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -38,6 +37,7 @@ from bench.execution.run_recorder import (
     RunCallback,
     given_up,
 )
+from bench.execution.slurm_options import asks_for_gpus, read_slurm
 from bench.execution.worker import WorkerReport, storage_trouble
 from bench.execution.workspace import Workspace, shared_bases
 from bench.files import stderr_to
@@ -60,10 +60,6 @@ _REFUSED_SECONDS = 60.0  # until a submission that Slurm has refused is tried ag
 _TIMEOUTS = 100  # how often a job whose time is over is queued again
 _ROOM = 2**16  # bytes that a disk must have left for reports
 _END_SECONDS = 10.0  # that processes get to end when the command is stopped
-# Of `--slurm`: what is said by --cpus-per-trial and --max-concurrent, or is the same for every run of one process.
-_OWN = {"cpus_per_task", "array", "array_parallelism", "nodes", "ntasks", "ntasks_per_node", "requeue"}
-_OWN |= {"setup", "teardown", "srun_args", "additional_parameters"}
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 
 class Training:
@@ -130,51 +126,9 @@ def machines(
             "--executor slurm needs a whole number as --cpus-per-trial, and GPUs are named by --slurm gpus_per_node=1: leave "
             f"--gpus-per-trial out; but got {cpus_per_trial:g} and {gpus_per_trial}."
         )
-    gpus = any(_asks_for_gpus(key, str(value)) for key, value in options.items())
-    named = [key for key in ("partition", "constraint") if "gpu" in str(options.get(key, "")).lower()]
-    if named and not any(map(_is_of_gpus, options)):
-        raise ValueError(
-            f"--slurm {named[0]}={options[named[0]]} names GPUs, but no option asks for one: add gpus_per_node=1, or "
-            "gpus_per_node=0 to train on CPUs there."
-        )
+    gpus = asks_for_gpus(options)
     share = Resources(cpus_per_trial, float(gpus), "cuda" if gpus else "cpu")
     return Machines(share, max_concurrent, executor=executor, slurm=options)
-
-
-def _asks_for_gpus(key: str, value: str) -> bool:
-    """Whether an option of sbatch asks for GPUs: gpus_per_node=1, or gres=gpu:a100:1; none of the names of partitions does."""
-    asked = [one for one in value.split(",") if key.startswith("gpus") or "gpu" in one]
-    return _is_of_gpus(key) and any(re.split("[:=]", one)[-1] != "0" for one in asked)
-
-
-def _is_of_gpus(key: str) -> bool:
-    return key.startswith("gpus") or key in ("gres", "tres_per_task")
-
-
-def read_slurm(pairs: Mapping[str, str]) -> dict[str, Any]:
-    """Values of `--slurm`: options of sbatch by their names, `gpus_per_node` or `gpus-per-node`, with minutes as the time;
-    "true" for those without a value.
-
-    Raises:
-        ValueError: if there is no time, or something else that must not be there.
-    """
-    options: dict[str, Any] = {key.replace("-", "_"): value == "true" or value for key, value in pairs.items()}
-    if own := [key for key in options if key in _OWN]:
-        raise ValueError(
-            f"--slurm {own[0]} cannot be set: a run is one process, with --cpus-per-trial and --max-concurrent; leave it out."
-        )
-    if not (found := _TIME.fullmatch(str(options.get("time")))):
-        raise ValueError(
-            "--executor slurm needs the time of a job in minutes, or as --slurm time=4:00:00 or time=1-12:00:00, but got "
-            f"{options.get('time', 'none')}; a run that takes longer is queued again."
-        )
-    days, *parts = found.groups()
-    numbers = [int(part) for part in parts if part is not None]
-    numbers = [0, *numbers] if days is None and len(numbers) < 3 else numbers  # "30" and "30:00" are minutes
-    hours, minutes, seconds = [*numbers, 0, 0][:3]
-    if not any(numbers) and not int(days or 0):
-        raise ValueError("--slurm time must be above 0, because a run that takes longer is queued again, but got 0.")
-    return options | {"time": max(1, round(1440 * int(days or 0) + 60 * hours + minutes + seconds / 60))}
 
 
 def run_jobs(jobs: list[Job], workspace: Workspace, callback: RunCallback, tracker: Tracker | None = None) -> None:

@@ -6,14 +6,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import algorithms
 from bench import __version__
-from bench.config.resolve import resolve, trained_by, with_options
+from bench.config.resolve import proposed_configs, resolve, trained_by
 from bench.config.schema import run_id, settings_of
 from bench.errors import ConfigError, StoreError
 from bench.provenance import commits_of
@@ -24,7 +22,7 @@ from bench.results import authors, bundles
 from bench.results.authors import Authors
 from bench.results.ids import is_name
 from bench.results.json_files import read_bytes, seal, unseal
-from bench.results.records import code_of, methods_in
+from bench.results.records import code_of, methods_in, moment
 from bench.results.run_files import RUN_FILES
 from bench.results.store import Store
 from datasets.partition_files import FOLDER as PARTITIONS
@@ -157,7 +155,7 @@ def _manifest(
         return dict(sorted(Counter(str(value) for value in values if value is not None).items()))
 
     ends = [record.get("finished") or record.get("started") for record in records.values()]
-    times = sorted((str(end) for end in ends if end), key=_moment)
+    times = sorted((str(end) for end in ends if end), key=lambda end: moment(end) or 0.0)
     grids = {label: grid for label in labels if (grid := store.grid(label))}
     versions = [pair for record in records.values() for pair in record.get("versions", {}).items()]
     data = {
@@ -178,14 +176,6 @@ def _manifest(
         "images": sorted(data),
         "methods": {name: _method(name, records.values()) for name in methods},
     }
-
-
-def _moment(text: str) -> float:
-    """Seconds since the epoch, of a time of any zone; 0 of what is none."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return 0.0
 
 
 def _commits(record: Mapping[str, Any]) -> list[str]:
@@ -226,12 +216,11 @@ def _base_of(config: Mapping[str, Any]) -> str:
 
 def _searched(search: Mapping[str, Any]) -> Iterator[str]:
     """Ids of the runs of a search, of the versions that its parts had then."""
-    for config in search["configs"].values():
-        for params in search["proposed"]:
-            with suppress(ConfigError):
-                found = with_options(resolve(settings_of(config), facts=None), params).canonical()
-                yield run_id({**found, "versions": config["versions"]})
-    for config, params in itertools.product(search["configs"].values(), search["proposed"]):
+    configs = list(search["configs"].values())
+    for found in proposed_configs(configs, search["proposed"]):
+        pairs = zip(found, configs, strict=True)
+        yield from (run_id({**one.canonical(), "versions": stored["versions"]}) for one, stored in pairs)
+    for config, params in itertools.product(configs, search["proposed"]):
         method = config["algorithm"]  # as it was stored: it may have had other options then, or not be here
         own = {key: value for key, value in params.items() if key in method}
         yield run_id(

@@ -4,6 +4,7 @@ The checks follow from the types (see `bench.results.json_schema.shape_of`). `An
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
 
 from bench.results.ids import is_metric_name, is_name, is_run_id
@@ -87,6 +88,14 @@ def fault_of_diagnostics(value: Any) -> str:
         if {len(divergences), *map(len, divergences)} != {len(value.get("coalitions", divergences))}:
             return "its divergences are not of every two of its clients"
     return ""
+
+
+def moment(text: str | None) -> float | None:
+    """Seconds since the epoch, of a time of any zone as records have it; None of one that is missing or cannot be read."""
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def are_texts(value: Any) -> bool:

@@ -8,15 +8,14 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import algorithms
 from bench import references
-from bench.config.resolve import resolve, with_options
-from bench.config.schema import RunConfig, run_id, settings_of
+from bench.config.resolve import proposed_configs
+from bench.config.schema import run_id
 from bench.errors import ConfigError, in_short, named_in_short
 from bench.execution import agreement
 from bench.experiments import grid_files
@@ -28,7 +27,7 @@ from bench.experiments.labels import value_of
 from bench.experiments.report_schema import Layout
 from bench.experiments.selection import Selection, fit_to_images, select_cells, with_chosen
 from bench.experiments.spec import ALL, OWN, PROTOCOL, TUNED, ExperimentSpec, TuningOptions, by_study
-from bench.results.grids import StoredCell, StoredGrid, StoredLayout, StoredSearch
+from bench.results.grids import StoredCell, StoredGrid, StoredLayout
 from bench.results.ids import unversioned
 from bench.results.omitted_defaults import spell_out
 from bench.results.store import Store
@@ -445,21 +444,14 @@ def stops_of_searches(store: Store) -> dict[str, str]:
     for name in store.searches() if stopped else ():
         search = store.search(name)
         scheduler = cast(Mapping[str, Any], search or {}).get("scheduler", "none")
-        for runs in _proposed_runs(search) if search else ():
+        for configs in proposed_configs(search["configs"].values(), search["proposed"]) if search else ():
+            runs = {run_id(config): config for config in configs}
             failed = any((store.record(run) or {"status": "failed"})["status"] == "failed" for run in runs)
             for run in runs.keys() & stopped.keys():
                 at = stopped[run].get("rounds", len(store.rows(run)))
                 why = "" if failed else _cannot_stop(scheduler, runs[run].rounds, at)
                 found[run] = why and found.get(run, why)
     return found
-
-
-def _proposed_runs(search: StoredSearch) -> Iterator[dict[str, RunConfig]]:
-    """The runs of each configuration that a stored search has proposed; none of settings that are none any more."""
-    with suppress(ConfigError):
-        configs = [resolve(settings_of(config), facts=None) for config in search["configs"].values()]
-        for params in search["proposed"]:
-            yield {run_id(config): config for config in (with_options(one, params) for one in configs)}
 
 
 def _cannot_stop(scheduler: str, rounds: int, at: int) -> str:

@@ -24,6 +24,7 @@ from bench.execution.gpus import NO_GPU
 from bench.execution.job import Job
 from bench.execution.resources import Resources
 from bench.execution.run_recorder import JobRecorder
+from bench.execution.slurm_options import read_slurm
 from bench.execution.worker import WorkerReport
 from bench.execution.workspace import Workspace
 from bench.experiments.execution_options import ExecutionOptions
@@ -221,12 +222,12 @@ def test_what_does_not_go_together_is_said_before_any_work(words, sentence, tmp_
     ("text", "minutes"), [("90", 90), ("4:00:00", 240), ("30:00", 30), ("1-12", 2160), ("2-00:30", 2910), ("0:20", 1)]
 )
 def test_times_are_those_of_slurm(text, minutes):
-    assert submitted.read_slurm({"time": text, "gpus-per-node": "1"}) == {"time": minutes, "gpus_per_node": "1"}
+    assert read_slurm({"time": text, "gpus-per-node": "1"}) == {"time": minutes, "gpus_per_node": "1"}
 
 
 def test_a_time_of_none_which_slurm_takes_for_no_limit_is_refused():
     with pytest.raises(ValueError, match="--slurm time must be above 0"):
-        submitted.read_slurm({"time": "0"})
+        read_slurm({"time": "0"})
 
 
 class Handle:
@@ -580,7 +581,7 @@ def test_reports_are_written_whole_and_a_gap_between_them_is_an_error(tmp_path, 
 )
 def test_options_of_slurm_that_are_not_for_jobs_of_one_process_are_refused(given, sentence):
     with pytest.raises(ValueError, match=sentence):
-        submitted.read_slurm(given)
+        read_slurm(given)
 
 
 def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
@@ -590,6 +591,8 @@ def test_what_is_asked_of_slurm_says_on_what_a_run_trains(slurm):
     assert share(2) == share(2, gpus_per_node="0") == share(2, gres="gpu:0") == Resources(2, 0.0, "cpu")
     assert share(gpus_per_node="1").device == share(gres="gpu:a100:1").device == "cuda"
     assert share(gpus="auto", gpus_per_task="a100:2").device == share(tres_per_task="gres/gpu=1").device == "cuda"
+    with pytest.raises(ValueError, match="names GPUs"):
+        share(partition="gpu", gres="disk:1")
     assert share(gres="disk:1").device == share(gpus_per_node="a100:0").device == "cpu"
     assert share(gres="gpu:1,disk:0").device == "cuda" and share(gres="gpu:0,disk:1").device == "cpu"
     named = {"account": "gpulab", "exclude": "gpu01", "comment": "no gpu please"}
