@@ -9,7 +9,7 @@ from algorithms.shared import tree
 from algorithms.shared.accounting import Accounting
 from algorithms.shared.client_states import read_rows
 from algorithms.shared.local_sgd import LocalResult, descend, task_loss
-from algorithms.shared.returned import delta_of
+from algorithms.shared.returned import averages_from, delta_of
 from algorithms.shared.tree import Tree
 from algorithms.shared.types import Batch, BatchPlan, ClientData, ClientView, Cohort, Task
 from bench.errors import HookError
@@ -168,7 +168,8 @@ class RoundHooks(Algorithm):
 
     def aggregate(self, task: Task, params: Tree, server: Tree, updates: Tree, cohort: Cohort) -> tuple[Tree, Tree]:
         """New params and server state from stacked updates, leaves [K, ...]: `server_step` with their `weighted_means`."""
-        means = {name: tree.weighted_mean(*average) for name, average in self.weighted_means(updates, cohort).items()}
+        averages = averages_from(self.weighted_means, updates, cohort)
+        means = {name: tree.weighted_mean(*average) for name, average in averages.items()}
         return self.server_step(task, params, server, {**updates, **means}, cohort)
 
     def aggregate_buffers(self, buffers: Tree, trained: Tree, updates: Tree, cohort: Cohort) -> Tree:

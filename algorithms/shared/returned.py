@@ -9,6 +9,7 @@ from torch import Tensor
 
 from algorithms.shared.local_sgd import LocalResult
 from algorithms.shared.tree import Tree
+from algorithms.shared.types import Cohort
 from bench.errors import HookError
 from bench.hooks import Hook, place_of
 
@@ -66,6 +67,22 @@ def delta_of(hook: Hook, update: Tree, params: Tree | None = None) -> Tree:
     if params is not None:
         _require_fit(hook, "a delta", update["delta"], params, is_added=True)
     return update["delta"]
+
+
+def averages_from(hook: Hook, updates: Tree, cohort: Cohort) -> dict[str, tuple[Tree, Tensor]]:
+    """What `weighted_means` returns for the updates of a cohort: an `Average` by each name.
+
+    Raises:
+        HookError: if it returns something else.
+    """
+    returned = hook(updates, cohort)
+    for name, average in returned.items() if isinstance(returned, dict) else [("its result", returned)]:
+        if not (isinstance(average, tuple) and len(average) == 2):
+            raise HookError(
+                f"{place_of(hook)}, returned {_in_words(average)} as {name}, but an Average is expected for each name; write "
+                'return {"delta": Average(updates["delta"], cohort.weights)}.'
+            )
+    return returned
 
 
 def server_parts_of(hook: Hook, returned: Any, params: Tree) -> tuple[Tree, Tree]:

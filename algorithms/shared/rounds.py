@@ -11,6 +11,7 @@ from algorithms.shared.accounting import add_costs, no_costs
 from algorithms.shared.base import Classifier, Deployed, RoundHooks, State
 from algorithms.shared.client_states import no_rows, replace_rows, rows_of, write_rows
 from algorithms.shared.returned import (
+    averages_from,
     entries_of,
     model_of,
     require_entries,
@@ -47,7 +48,7 @@ class RoundBased(RoundHooks):
         """What `finish_round` makes of a cohort's results, and what was measured."""
         after, (update, _, measured) = self.finish_round(task, state, cohort, outputs), outputs.result
         if self._streamable and type(self).round_metrics is not RoundHooks.round_metrics:
-            averaged = self.weighted_means(update, cohort)
+            averaged = averages_from(self.weighted_means, update, cohort)
             update = {**update, **{name: tree.weighted_mean(*average) for name, average in averaged.items()}}
         return self._with_metrics(task, state, after, update, measured, cohort)
 
@@ -279,7 +280,7 @@ class _Received:
         require_entries(self._method.local_update, client, self._fresh)
         self.rows |= rows_of(cohort.ids, client)  # merged once: all clients' rows are sorted then
         self.bytes_up += tree.num_bytes(self._method.uploads(update, outputs.buffers))
-        averaged = self._method.weighted_means(update, cohort)
+        averaged = averages_from(self._method.weighted_means, update, cohort)
         for name, average in averaged.items():
             self._means.setdefault(name, RunningMean()).add(*average)
         stacked = {name: part for name, part in update.items() if name not in averaged}

@@ -162,10 +162,16 @@ def _advice(entries: Sequence[Entry], error: Exception) -> str:
             f"make a tensor with the {what} of those that it meets, as leaf.new_zeros(...), mask.to(leaf.dtype) or "
             "torch.arange(count, device=batch.y.device)"
         )
-    if not isinstance(error, KeyError) or not error.args:
-        return ""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     frame, line = [at for at in frames if any(_is_of(entry, at[0].f_code.co_filename) for entry in entries)][-1]
+    if isinstance(error, TypeError) and "converted to an index" in said:
+        return (
+            "numbers of a client, such as view.num_steps, are tensors: write for index in plan, a step for each batch"
+        )
+    if re.search(r"\.backward\(|\.grad\b|requires_grad|autograd", linecache.getline(frame.f_code.co_filename, line)):
+        return "take gradients by gradient(loss, params, batch, view), on both engines"
+    if not isinstance(error, KeyError) or not error.args:
+        return ""
     for read, key in re.findall(
         r"([A-Za-z_][\w.]*)\[(?:[\"']([^\"']*))?", linecache.getline(frame.f_code.co_filename, line)
     ):

@@ -199,7 +199,7 @@ def _stale(grid: StoredGrid, records: Records, names: Names) -> Iterable[str]:
     for changed, methods in found.items():
         yield (
             f"{listed(methods.values())}: {_runs(len(methods))} of earlier code ({changed} changed since), so that the numbers "
-            "may be others now; the next run repeats them."
+            "may be others now; run the grid to train them again."
         )
 
 

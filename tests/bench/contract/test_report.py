@@ -16,9 +16,9 @@ from bench.contract.checks import (
     captured_blocks_give_the_same,
     divergence_ends_in_numbers_and_no_error,
     every_option_has_an_effect,
-    gradients_are_shortened,
     hooks_compute_where_their_tensors_are,
     is_trained,
+    local_training_follows_its_settings,
     nothing_is_trained_on_test_images,
     what_a_run_costs_is_known_before,
 )
@@ -230,6 +230,25 @@ def test_an_error_that_many_make_is_told_with_what_is_there_or_what_to_do(lab, h
     assert outcome.sentence.endswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "for step in range(view.num_steps): pass",
+            "numbers of a client, such as view.num_steps, are tensors: write for index in plan, a step for each batch.",
+        ),
+        (
+            "task_loss(view.params, data.take(plan[0]), view).backward()",
+            "take gradients by gradient(loss, params, batch, view), on both engines.",
+        ),
+    ],
+)
+def test_a_loop_that_is_written_as_in_plain_torch_is_told_how_it_is_written_here(lab, line, sentence):
+    text = OWN_LOOP.replace("        params = view.params\n", f"        params = view.params\n        {line}\n")
+    said = found(lab(text), is_trained)
+    assert f"{PLACE}, line 15, in local_update ({line}): " in said and said.endswith(sentence)
+
+
 def test_passes_that_costs_leave_out_are_counted(lab):
     """3 rounds of 2 epochs of 3 or 5 of 5 clients with 20 examples; local training is one pass longer than it says."""
     twice = "descend(self.local_loss, view.params, data, plan + plan[:4], view).params"
@@ -344,6 +363,16 @@ RESULT = (
             "        first = dict([*averages['delta'].values.items()][:1])\n"
             "        return {'delta': averages['delta']._replace(values=first)}",
             f"returned a delta without linear1.bias, linear2.weight, linear2.bias, ..., {FIT}return all of them.",
+        ),
+        (
+            "def weighted_means(self, updates, cohort):\n        return {'delta': updates['delta']}",
+            "returned a dict as delta, but an Average is expected for each name; write return "
+            '{"delta": Average(updates["delta"], cohort.weights)}.',
+        ),
+        (
+            "def weighted_means(self, updates, cohort):\n        return [updates['delta']]",
+            "returned a list as its result, but an Average is expected for each name; write return "
+            '{"delta": Average(updates["delta"], cohort.weights)}.',
         ),
         (
             TRAINED + "LocalResult({'delta': {}}, {})",
@@ -617,7 +646,9 @@ OWN_LOOP = (
 def test_local_training_without_the_learning_rate_is_told_so(lab):
     """Nothing diverges, whatever the rate; a search of it would compare equal runs."""
     said = found(lab(OWN_LOOP), divergence_ends_in_numbers_and_no_error)
-    assert "so that a run that diverged goes unnoticed, or local training does not use view.settings.lr" in said
+    assert (
+        "training with a learning rate of 1e30 gives the same numbers as with another one; use view.settings.lr" in said
+    )
     assert "an option that is a learning rate itself has a name that ends in _lr" in said
     case = lab(
         OWN_LOOP.replace("0.01 * self.strength", "self.local_lr").replace(
@@ -627,19 +658,43 @@ def test_local_training_without_the_learning_rate_is_told_so(lab):
     assert found(case, divergence_ends_in_numbers_and_no_error).startswith("ok: ")
 
 
-def test_a_loop_that_leaves_long_gradients_as_they_are_is_told_so(lab):
-    said = found(lab(OWN_LOOP), gradients_are_shortened)
-    assert said.startswith(
-        "ok: Clients shorten their gradients if the setting max_gradient_norm says so; not shortened, as "
+@pytest.mark.parametrize("steps", ["sign", "tanh"])
+def test_a_method_with_bounded_steps_passes_and_is_said_not_to_diverge(lab, steps):
+    """Params of a sign descent are finite at every learning rate."""
+    loop = OWN_LOOP.replace("p - 0.01 * self.strength * g", f"p - view.settings.lr * g.{steps}()")
+    assert found(lab(loop), divergence_ends_in_numbers_and_no_error) == (
+        "ok: Training that diverges ends in numbers that are not finite, and not in an error; its numbers stay finite at a "
+        "learning rate of 1e30, so only its accuracy shows that one is too large."
     )
-    assert "write clipped(gradient(...), view.settings.max_gradient_norm)" in said
+
+
+def test_a_finite_check_that_leaves_out_what_diverges_is_told_so(lab):
+    case = lab(RIGHT + '\n    def finite_check(self, state):\n        return state["server"]\n')
+    said = found(case, divergence_ends_in_numbers_and_no_error)
+    assert (
+        said.startswith("FAILED: ")
+        and " finite_check is finite after training with a learning rate of 1e30, but the " in said
+    )
+
+
+def test_a_chosen_learning_rate_is_not_that_of_divergence(lab):
+    case = dataclasses.replace(lab(), chosen={"lr": 0.1})
+    assert found(case, divergence_ends_in_numbers_and_no_error).startswith("ok: ")
+
+
+def test_a_loop_that_leaves_out_settings_of_local_training_is_told_which(lab):
+    said = found(lab(OWN_LOOP), local_training_follows_its_settings)
+    assert (
+        said.startswith("ok: Local training uses the settings ")
+        and "write clipped(gradient(...), view.settings" in said
+    )
+    assert "; it leaves out momentum, weight_decay, max_gradient_norm, which descend uses; " in said
     taken = "gradient(task_loss, params, data.take(index), view)"
     text = OWN_LOOP.replace(taken, f"clipped({taken}, view.settings.max_gradient_norm)")
     text = text.replace("from algorithms", "from algorithms.shared.local_sgd import clipped\nfrom algorithms", 1)
-    assert (
-        found(lab(text), gradients_are_shortened)
-        == "ok: Clients shorten their gradients if the setting max_gradient_norm says so."
-    )
+    said = found(lab(text), local_training_follows_its_settings)
+    assert "; it leaves out momentum, weight_decay, which descend uses; " in said
+    assert found(lab(), local_training_follows_its_settings).endswith(" says which it leaves out.")
 
 
 PEEKING = """

@@ -12,8 +12,8 @@ from tests.support.stores import LABEL, cells, finish, results
 GRID, BUDGET = LABEL.split("@")
 FEDAVG, OTHERS = cells("label-2", "fedavg"), cells("label-2", "fedprox")
 NOTE = (
-    "FedAvg: 2 runs of earlier code (algorithms/fedavg.py: FedAvg changed since), so that the numbers may be others now; the "
-    "next run repeats them."
+    "FedAvg: 2 runs of earlier code (algorithms/fedavg.py: FedAvg changed since), so that the numbers may be others now; run "
+    "the grid to train them again."
 )
 
 
