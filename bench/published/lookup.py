@@ -39,7 +39,6 @@ _LEFT_OPEN = {
     ): "the optimiser, the number of trials, the mu of FedProx and MOON, the form of FedAvgM, and beyond CIFAR-10 "
     "clients, rounds and the variant of MobileNetV2",
     ("fedlab", "rounds"): "the learning rates",
-    ("fedbench", "label-skew"): "rounds and epochs",
     ("fedvls", "best-round"): "the rounds of FedConcat's stages, and where it has 2 or 4 clusters",
 }
 
