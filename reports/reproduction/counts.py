@@ -2,8 +2,12 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from bench.published.lookup import KEY, keys_of
 from bench.results.metrics import METRICS
@@ -70,6 +74,23 @@ def _count(measured: Sequence[Measured], paper: str, table: str, numbers: int, p
 
 def _agreement(measured: Sequence[Measured], contest: Contest) -> agreement.Agreement:
     """The agreement of a contest."""
-    means = {one.published.key: one.mean for one in measured}
-    found = contest.numbers.map(lambda number: means.get(number.key, math.nan), na_action="ignore")
+    by_key = {one.published.key: one for one in measured}
+    found = contest.numbers.apply(lambda row: _means(row.dropna(), by_key).reindex(row.index), axis=1)
     return agreement.count(contest.numbers, found, contest.own, contest.baselines, METRICS[contest.metric].sign)
+
+
+def _means(row: "pd.Series[Any]", measured: Mapping[tuple[str, ...], Measured]) -> "pd.Series[float]":
+    """The means of a row over the seeds that all of its numbers have, because other seeds have other clients; those over all
+    seeds where the scores of single seeds are not known.
+
+    Args:
+        row: competitor -> `Published`.
+    """
+    found = {name: measured[number.key] for name, number in row.items() if number.key in measured}
+    seeds = set.intersection(*({*one.scores} for one in found.values())) if found else set()
+    known = all(one.scores for one in found.values())
+    means = {
+        name: float(np.mean([one.scores[seed] for seed in seeds])) if seeds else math.nan if known else one.mean
+        for name, one in found.items()
+    }
+    return pd.Series(means, dtype=float)

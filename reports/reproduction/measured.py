@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from bench.experiments.labels import value_of
 from bench.published.lookup import Published, keys_of, papers, printed_again
 from bench.results.grids import StoredCell, StoredGrid
@@ -15,7 +17,7 @@ from bench.results.records import FINISHED
 from bench.results.store import Store
 from reports import api
 from reports.reproduction.planned import Plans
-from reports.tables.aggregate import cell_keys, current_cells
+from reports.tables.aggregate import cell_keys, collect_runs, current_cells, scores_by_seed
 from reports.tables.published_comparison import is_comparable, own_value, taken_for
 from reports.tables.records import Records
 
@@ -28,6 +30,7 @@ class Measured:
         published: the number.
         mean, std: over seeds, in its unit; NaN if no run is done, or the std of fewer than two.
         difference: of the mean to the number.
+        scores: seed -> score, of the runs behind the mean; {} of tables of measurements, whose runs have one seed.
         verdict: "inside", "near" or "outside"; "" if there is none: too few seeds or points of a tuning set, or no rule.
         band: the largest difference that is "inside", in the number's unit; NaN if nothing is judged.
         rule: name of the rule that judges, or None.
@@ -44,6 +47,7 @@ class Measured:
     mean: float
     std: float
     difference: float
+    scores: Mapping[str, float]
     verdict: str
     band: float
     rule: str | None
@@ -91,12 +95,26 @@ def _of_grid(report: api.GridReport, plans: Plans) -> Iterator[Measured]:
     cells = report.build().cells
     if cells.empty:
         return
-    for cell in cells[cells["published"].notna()].itertuples():
+    cells = cells[cells["published"].notna()]
+    scores = _scores(cells, report.expanded, report.records)
+    for cell in cells.itertuples():
         if cell.done + cell.diverged and cell.published.same_setting:
-            yield _measured(cell, report.expanded, report.records, plans)
+            yield _measured(cell, scores.get(cell.Index, {}), report.expanded, report.records, plans)
 
 
-def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Measured:
+def _scores(cells: pd.DataFrame, grid: StoredGrid, records: Records) -> dict[int, dict[str, float]]:
+    """Index of a line of cells -> its scores by seed; {} of a table of measurements."""
+    if grid["report"].get("measured"):
+        return {}
+    grid = grid | {"cells": current_cells(grid, records)}
+    found: dict[int, dict[str, float]] = {}
+    for metric, lines in cells.groupby("metric"):
+        scores = scores_by_seed(lines, collect_runs(grid, records, metric, own_value(grid)))
+        found |= {index: row.dropna().to_dict() for index, row in scores.iterrows()}
+    return found
+
+
+def _measured(cell: Any, scores: Mapping[str, float], grid: StoredGrid, records: Records, plans: Plans) -> Measured:
     """What a line of a report's cells says about its published number."""
     reproduces, ended = grid["reproduces"], {run for run, record in records.items() if record["status"] in FINISHED}
     runs = [run for run in cell.run_ids.split() if run in ended]
@@ -110,6 +128,7 @@ def _measured(cell: Any, grid: StoredGrid, records: Records, plans: Plans) -> Me
         mean=cell.mean,
         std=cell.std,
         difference=cell.difference,
+        scores=scores,
         verdict=cell.verdict if len(points) == settings and seeds == planned else "",
         band=cell.band,
         rule=grid["verdict"],

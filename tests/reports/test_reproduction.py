@@ -213,12 +213,30 @@ def test_winner_and_sign_count_for_complete_rows_only(store, read_published):
     ]
 
 
+@pytest.mark.parametrize(
+    ("rival", "rows", "winners", "signs"),
+    [
+        ([0.55, None, None], 1, 1, 2),  # ahead of the means over all seeds, not of those of seed 0, which all have
+        ([0.59, None, None], 1, 0, 0),
+        ([None, None, 0.5], 0, 0, 0),  # no seed is common
+    ],
+)
+def test_methods_are_compared_over_the_seeds_that_all_of_them_have(store, read_published, rival, rows, winners, signs):
+    store.reproduces |= {"own": ["fedconcat", "fedconcat-id"]}
+    found = {"fedconcat": [0.57, 0.5, None], "fedconcat-id": [0.56, 0.5, None], "fedprox": rival}
+    for line in read_published("fedconcat"):
+        if line["table"] == "1" and (line["dataset"], line["partition"]) == ("cifar10", "label-2"):
+            store.add("cifar10 label-2", line["algorithm"], found.get(line["algorithm"], [0.4, 0.4, None]))
+    counts = count_tables(measured(store), "fedconcat", PLANS)["1"]
+    assert (counts.rows, counts.winners, counts.signs) == (rows, winners, signs)
+
+
 def count_of_row(means: dict[str, float], paper: str, where: tuple[str, str]) -> Count:
     """The counts of one row of Table 1, in which methods have these means of its last metric, and else the published ones."""
     *_, contest = contests = PLANS.contests(paper, "1")
     found = [number for each in contests for number in each.numbers.stack().dropna() if number.key[2:4] == where]
     of_last = {*contest.numbers.stack().dropna()}
-    facts = {"seeds": 3, "diverged": 0, "is_complete": True, "verdict": ""}
+    facts = {"seeds": 3, "diverged": 0, "is_complete": True, "verdict": "", "scores": {}}
     measured = [
         SimpleNamespace(
             published=one, mean=means.get(one.key[4], float(one.mean)) if one in of_last else float(one.mean), **facts
@@ -298,7 +316,13 @@ def test_results_that_equal_the_published_ones_agree_in_every_row_of_every_table
         assert len(numbers) == len({number.key for number in numbers})
         found = [
             SimpleNamespace(
-                published=one, mean=float(one.mean), seeds=3, diverged=0, is_complete=True, verdict="inside"
+                published=one,
+                mean=float(one.mean),
+                seeds=3,
+                diverged=0,
+                is_complete=True,
+                verdict="inside",
+                scores={},
             )
             for one in numbers
         ]
