@@ -188,7 +188,8 @@ def test_methods_whose_committed_runs_are_of_an_earlier_version_are_known():
         name
         for config in configs
         for name, path in methods_in(config["algorithm"]).items()
-        if config["versions"][path] < algorithms.version_of(name)[0]
+        if name in algorithms.REGISTRY  # not one of a lab beside its runs
+        and config["versions"][path] < algorithms.version_of(name)[0]
     }
     assert found == EARLIER
 
