@@ -4,9 +4,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from statistics import fmean
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from bench.published.lookup import KEY, keys_of
@@ -75,8 +75,9 @@ def _count(measured: Sequence[Measured], paper: str, table: str, numbers: int, p
 def _agreement(measured: Sequence[Measured], contest: Contest) -> agreement.Agreement:
     """The agreement of a contest."""
     by_key = {one.published.key: one for one in measured}
-    found = contest.numbers.apply(lambda row: _means(row.dropna(), by_key).reindex(row.index), axis=1)
-    return agreement.count(contest.numbers, found, contest.own, contest.baselines, METRICS[contest.metric].sign)
+    numbers = agreement.contenders(contest.numbers, contest.own, contest.baselines)
+    found = numbers.apply(lambda row: _means(row.dropna(), by_key).reindex(row.index), axis=1)
+    return agreement.count(numbers, found, contest.own, contest.baselines, METRICS[contest.metric].sign)
 
 
 def _means(row: "pd.Series[Any]", measured: Mapping[tuple[str, ...], Measured]) -> "pd.Series[float]":
@@ -90,7 +91,7 @@ def _means(row: "pd.Series[Any]", measured: Mapping[tuple[str, ...], Measured]) 
     seeds = set.intersection(*({*one.scores} for one in found.values())) if found else set()
     known = all(one.scores for one in found.values())
     means = {
-        name: float(np.mean([one.scores[seed] for seed in seeds])) if seeds else math.nan if known else one.mean
+        name: fmean(one.scores[seed] for seed in seeds) if seeds else math.nan if known else one.mean
         for name, one in found.items()
     }
     return pd.Series(means, dtype=float)

@@ -96,7 +96,7 @@ def count(
         own, baselines: columns; no baselines are all others, and columns that are neither do not compete.
         sign: -1 where less is better.
     """
-    published = published[[name for name in published if not baselines or name in (*own, *baselines)]]
+    published = contenders(published, own, baselines)
     shown = {name: [*map(_as_printed, means[name], published[name])] for name in published}
     measured = sign * pd.DataFrame(shown, published.index, dtype=float)
     expected = sign * published.map(lambda number: float(number.mean), na_action="ignore").astype(float)
@@ -117,6 +117,11 @@ def count(
         baselines=tuple(others),
         signs=signs,
     )
+
+
+def contenders(published: pd.DataFrame, own: Sequence[str], baselines: Sequence[str]) -> pd.DataFrame:
+    """The columns that compete, as in `count`: not, for example, an oracle."""
+    return published[[name for name in published if not baselines or name in (*own, *baselines)]]
 
 
 def _as_printed(mean: float, number: Published | float) -> float:
