@@ -117,7 +117,8 @@ def _hooks(entry: Entry, cls: type, *first: str) -> str:
 
 def _raised_by_results(entry: Entry, cls: type, error: Exception) -> str:
     """About an error in the code of this project around the hooks of a method."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    last = next((at for at in reversed(frames) if _is_of_project(at)), frames[-1])
     return (
         f"{_shortened(error)} ({Path(last.filename).name}, line {last.lineno}), raised by what the method's hooks returned; "
         f"compare {_hooks(entry, cls)} with the tables of hooks in docs/own-method.md and docs/hooks.md."
@@ -126,8 +127,11 @@ def _raised_by_results(entry: Entry, cls: type, error: Exception) -> str:
 
 def _is_sentence(last: traceback.FrameSummary) -> bool:
     """Whether an error was raised on purpose by this project: then its message says all."""
-    is_own = any(Path(last.filename).is_relative_to(folder) for folder in (_METHODS, *_OTHERS))
-    return is_own and (last.line or "").startswith("raise ")
+    return _is_of_project(last) and (last.line or "").startswith("raise ")
+
+
+def _is_of_project(at: traceback.FrameSummary) -> bool:
+    return any(Path(at.filename).is_relative_to(folder) for folder in (_METHODS, *_OTHERS))
 
 
 def _is_of_machine(error: Exception) -> bool:

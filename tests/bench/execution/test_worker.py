@@ -589,7 +589,12 @@ def test_diagnostics_are_any_json_values(job, returned, tmp_path, monkeypatch):
         ),
         (
             "def weighted_means(self, updates, cohort):\n        return {'delta': cohort.weights}",
-            "(base.py, line NUMBER), raised by what the method's hooks returned; compare weighted_means in "
+            "weighted_means in mylab/algorithms/fedmine.py, line 13, returned a tensor of shape [10] as delta, but an Average "
+            "is expected for each name; ",
+        ),
+        (
+            "def weighted_means(self, updates, cohort):\n        return {'delta': (updates['delta'], cohort.weights[:3])}",
+            "(tree.py, line NUMBER), raised by what the method's hooks returned; compare weighted_means in "
             "mylab/algorithms/fedmine.py with the tables of hooks in docs/own-method.md and docs/hooks.md. ",
         ),
     ],
