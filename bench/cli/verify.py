@@ -41,7 +41,7 @@ def verify(
     run: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<RUN>", help="These runs, by their ids, as a table's CSV and page have them; may be repeated."
+            metavar="<RUNS>", help="These runs, by their ids, as a table's CSV and page have them: 'ID ID' or ID,ID."
         ),
     ] = None,
     grid: Annotated[
@@ -106,7 +106,7 @@ def verify(
             file = Path(grid) if grid and grid.endswith((".yaml", ".yml")) else None
             audits = _audit(stores, grids, file, data_dir)
             number = None if all_ or run else 20 if sample is None else sample
-            drawn, by = _draw(_named(runs, run, results, grid), number, seed, results)
+            drawn, by = _draw(_named(runs, _ids(run), results, grid), number, seed, results)
             limits = WHOLE if whole else Limits(Limits.minutes if minutes is None else minutes, rounds or Limits.rounds)
             verified = _verify(stores, drawn, limits, tolerance / 100, data_dir, _Writing(write, author or "", by))
             _say_facts(drawn)
@@ -196,6 +196,8 @@ def _check(
         raise ValueError("--all takes all runs; leave out --sample and --seed.")
     if named and (all_ or sample is not None or seed is not None):
         raise ValueError("--run names the runs; leave out --sample, --all and --seed.")
+    if named and not _ids(named):
+        raise ValueError("--run names runs by their ids, but got none; ids are in run_ids of a table's CSV.")
     if whole and (minutes is not None or rounds is not None):
         raise ValueError("--whole trains every run to its end; leave out --minutes and --rounds.")
     for name, value, least in (("--sample", sample, 1), ("--rounds", rounds, 1), ("--minutes", minutes, 0)):
@@ -247,9 +249,14 @@ def _place(store: "Store", stores: "Sequence[Store]") -> str:
     return f" in {store.folder.name}" if len(stores) > 1 else ""
 
 
-def _named(runs: "Drawn", named: Sequence[str] | None, results: Path, grid: str | None) -> "Drawn":
+def _ids(texts: Sequence[str] | None) -> list[str]:
+    """("a b", "c,d") -> [a, b, c, d], each once."""
+    return list(dict.fromkeys(" ".join(texts or ()).replace(",", " ").split()))
+
+
+def _named(runs: "Drawn", named: Sequence[str], results: Path, grid: str | None) -> "Drawn":
     """The runs that are named, all if none is; raises ValueError if one is not there."""
-    if absent := [run for run in named or () if run not in runs]:
+    if absent := [run for run in named if run not in runs]:
         raise ValueError(
             f"{results} has no run {', '.join(absent)} that has ended{f' in {grid}' if grid else ''}; ids are in run_ids of a "
             "table's CSV, and are the names of the folders in runs/."

@@ -526,8 +526,12 @@ def test_a_bundle_is_made_moved_verified_in_an_empty_directory_and_imported(stor
     line = f"{run}  digits label-2 fedprox mu=0.1 seed 0: equal, all 4 rounds"
     lines = [f"{label}: its stored cell follows", "1 of 1 runs of theirs.zip", line, "1 equal.", ""]
     assert verify("theirs.zip", "--all") == (0, "\n".join(lines))
-    assert verify("theirs.zip", "--run", run)[1].splitlines()[1:3] == lines[1:3]
-    code, text = verify("theirs.zip", "--run", "0123456789abcdef", "--run", run)
+    for named in ([run], [f"{run} {run}"], [f"{run},", run]):
+        words = [word for text in named for word in ("--run", text)]
+        assert verify("theirs.zip", *words)[1].splitlines()[1:3] == lines[1:3]
+    code, text = verify("theirs.zip", "--run", " ")
+    assert code == 2 and "--run names runs by their ids, but got none" in text
+    code, text = verify("theirs.zip", "--run", f"0123456789abcdef, {run}")
     assert code == 2 and "theirs.zip has no run 0123456789abcdef that has ended" in text
     with zipfile.ZipFile(moved) as packed:
         content = {name: packed.read(name) for name in packed.namelist()}
