@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections import defaultdict
 from operator import itemgetter
 from pathlib import Path
@@ -53,6 +54,15 @@ def test_the_committed_board_follows_from_the_committed_records():
     text = board.render([*map(Store, STORES)], verified.read(EXAMPLES / verified.FILE))
     assert (EXAMPLES / board.PAGE).read_text() == text, "`make board` writes it anew"
     assert all((folder / authors.FILE).is_file() for folder in STORES)
+
+
+@pytest.mark.slow
+def test_the_committed_clients_of_fedbench_are_those_that_its_draws_give(real_data, tmp_path):
+    folder, path = EXAMPLES / "disputes", tmp_path / "clients.npz"
+    subprocess.run([sys.executable, folder / "clients.py", real_data, path], check=True)
+    with np.load(path) as dealt, np.load(folder / "lab" / "fedbench-dir-0.5.npz") as committed:
+        assert {*dealt} == {*committed}
+        assert all(np.array_equal(dealt[name], committed[name]) for name in committed)
 
 
 @pytest.mark.slow
